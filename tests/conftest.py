@@ -1,0 +1,23 @@
+"""Test session set-up: four logical CPU devices, made before TensorFlow's first op."""
+
+import pytest
+
+NUM_CPUS = 4
+
+
+@pytest.fixture(scope="session")
+def tf():
+  """Gives TensorFlow with four logical CPU devices."""
+  import tensorflow
+
+  cpu = tensorflow.config.list_physical_devices("CPU")[0]
+  tensorflow.config.set_logical_device_configuration(
+    cpu, [tensorflow.config.LogicalDeviceConfiguration() for _ in range(NUM_CPUS)]
+  )
+  return tensorflow
+
+
+@pytest.fixture(scope="session")
+def cpus(tf):
+  """Names of the four logical CPU devices."""
+  return [device.name for device in tf.config.list_logical_devices("CPU")]

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.schedule import made
+from tfpipe.schedule import Schedule, make
+from tfpipe.simulate import StageTimes, simulate
+from tfpipe.timeline import Secs, Timeline
+
+SIZES = [(k, m) for k in range(1, 7) for m in range(1, 13)]
+TIMES = [(1, 1, 1), (2, 1, 1), (1, 3, 2), (Fraction(1, 3), Fraction(1, 2), 1)]
+
+
+def run(schedule: Schedule, transfer_secs: Secs = 0) -> Timeline:
+  times = StageTimes.equal(schedule.num_stages)
+  return simulate(schedule, times, transfer_secs)
+
+
+# Forward 1, backward 2, stages equal: K, M, without and with recomputation.
+@pytest.mark.parametrize(
+  ("k", "m", "makespan", "bubble", "with_remat", "bubble_with_remat"),
+  [
+    (4, 8, 33, 0.2727, 41, 0.4146),
+    (4, 4, 21, 0.4286, 25, 0.5200),
+    (2, 32, 99, 0.0303, 131, 0.2672),
+    (8, 32, 117, 0.1795, 149, 0.3557),
+  ],
+)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_published_step_times_come_out(
+  name: str,
+  k: int,
+  m: int,
+  makespan: int,
+  bubble: float,
+  with_remat: int,
+  bubble_with_remat: float,
+) -> None:
+  for remat, time, share in (
+    (False, makespan, bubble),
+    (True, with_remat, bubble_with_remat),
+  ):
+    timeline = run(make(name, k, m, remat))
+    assert timeline.makespan == timeline.longest_span == time
+    assert timeline.bubble == pytest.approx(share, abs=5e-5)
+    assert timeline.span_bubble == timeline.bubble
+    assert timeline.busy == ((3 + remat) * m,) * k
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("f", "b", "w"), TIMES)
+def test_equal_stages_take_one_fill_and_drain(
+  name: str, f: Secs, b: Secs, w: Secs
+) -> None:
+  for k, m in SIZES:
+    timeline = simulate(make(name, k, m), StageTimes.equal(k, f, b, w))
+    assert timeline.makespan == (m + k - 1) * (f + b + w)
+    assert timeline.bubble == pytest.approx((k - 1) / (m + k - 1))
+
+
+@pytest.mark.parametrize("r", [0, Fraction(1, 2), 1, 2])
+def test_gpipe_recomputes_while_it_waits(r: Secs) -> None:
+  for k, m in SIZES:
+    times = StageTimes([1] * k, [1] * k, [1] * k, recompute=[r] * k)
+    timeline = simulate(make("gpipe", k, m, remat=True), times)
+    assert timeline.makespan == m * (1 + r + 2) + (k - 1) * (1 + 2)
+
+
+def test_1f1b_with_recomputation_takes_as_long_as_gpipe() -> None:
+  for k, m in SIZES:
+    assert run(make("1f1b", k, m, remat=True)).makespan == 4 * m + 3 * (k - 1)
+    assert run(make("gpipe", k, m, remat=True)).makespan == 4 * m + 3 * (k - 1)
+
+
+@pytest.mark.parametrize("c", [Fraction(1, 4), Fraction(1, 2), 1])
+def test_gpipe_hides_transfers_but_for_fill_and_drain(c: Secs) -> None:
+  for k, m in SIZES:
+    expected = 3 * (m + k - 1) + 2 * c * (k - 1)
+    assert run(make("gpipe", k, m), c).makespan == expected
+
+
+@pytest.mark.parametrize("c", [Fraction(1, 4), Fraction(1, 2), 1])
+def test_1f1b_exposes_transfers(c: Secs) -> None:
+  for k in range(2, 7):
+    for m in range(k, 5 * k, k):
+      exposed = 2 * c * (k - 1) + 2 * c * (Fraction(m * (k - 1), k) - 1)
+      assert run(make("1f1b", k, m), c).makespan == 3 * (m + k - 1) + exposed
+
+
+def test_an_unequal_pipeline_waits_for_its_slowest_stage() -> None:
+  forward = (1, 3, 1, 1)
+  assert simulate(
+    make("1f1b", 4, 8), StageTimes(forward, forward, forward)
+  ).makespan == (75)
+
+
+def test_updates_take_time_of_their_own() -> None:
+  times = StageTimes([1, 1], [1, 1], [1, 1], update=[5, 7])
+  timeline = simulate(make("gpipe", 2, 1), times)
+  # The second stage updates while the first runs backward.
+  assert [span.end for span in timeline.spans if span.action.kind == "U"] == [11, 11]
+  assert timeline.busy == (8, 10)
+
+
+def test_each_border_may_have_its_own_transfer_time() -> None:
+  timeline = simulate(make("gpipe", 3, 1), StageTimes.equal(3), [10, 100])
+  assert timeline.makespan == 9 + 2 * 110
+
+
+@pytest.mark.parametrize(
+  ("schedule", "per_stage", "makespan"),
+  [
+    (made.interleaved(), Fraction(1, 2), Fraction(27, 2)),
+    (made.chimera_two(), 1, 6),
+    (made.chimera(4, 4), 1, 16),
+    (made.chimera(4, 8), 1, 30),
+    (made.chimera(8, 32), 1, 126),
+    (made.chimera(4, 8, size=2), 1, 28),
+    (made.chimera(8, 32, size=2), 1, 108),
+    # Backward halving: the same lists, micro-batches counted in halves.
+    (made.chimera(4, 16, size=2), Fraction(1, 2), 26),
+    (made.zero_bubble_two(), 1, 10),
+    (made.zero_bubble_h1(4, 8), 1, 27),
+    (made.zero_bubble_h1(8, 32), 1, 103),
+    (made.stream(4, 9), 1, 36),
+    (made.stream(3, 4, per_update=4), 1, 54),
+  ],
+)
+def test_other_schedules_are_only_other_data(
+  schedule: Schedule, per_stage: Secs, makespan: Secs
+) -> None:
+  times = StageTimes.equal(schedule.num_stages, per_stage, per_stage, per_stage)
+  assert simulate(schedule, times).makespan == makespan
+
+
+def test_nothing_is_transferred_within_a_device() -> None:
+  # A V: the second half of the stages comes back over the same devices.
+  schedule = Schedule(
+    name="v",
+    num_stages=4,
+    num_micro_batches=1,
+    placement=((0, 1, 1, 0),),
+    actions=(
+      made.actions("F0:0 F3:0 BW3:0 BW0:0 U0:0 U3:0"),
+      made.actions("F1:0 F2:0 BW2:0 BW1:0 U1:0 U2:0"),
+    ),
+  )
+  assert run(schedule, 10).makespan == 12 + 4 * 10
+
+
+@given(
+  st.sampled_from(["gpipe", "1f1b"]),
+  st.integers(1, 4),
+  st.integers(1, 6),
+  st.data(),
+)
+def test_times_equal_those_of_a_clock(
+  name: str, k: int, m: int, data: st.DataObject
+) -> None:
+  secs = st.lists(st.integers(1, 5), min_size=k, max_size=k)
+  f, b, w = data.draw(secs), data.draw(secs), data.draw(secs)
+  c = data.draw(st.integers(0, 3))
+  schedule = make(name, k, m)
+  timeline = simulate(schedule, StageTimes(f, b, w), c)
+  ends = clock(schedule, f, [x + y for x, y in zip(b, w, strict=True)], c)
+  assert {
+    (s.action.kind, s.action.stage, s.action.micro_batch): s.end
+    for s in timeline.spans
+    if s.action.kind != "U"
+  } == ends
+
+
+def clock(
+  schedule: Schedule, forward: list[int], backward: list[int], transfer: int
+) -> dict[tuple[str, int, int], int]:
+  """Steps through time: at each tick, an idle device starts if it may."""
+  last = schedule.num_stages - 1
+  todo = [[a for a in actions if a.kind != "U"] for actions in schedule.actions]
+  free, ends, now = [0] * (last + 1), {}, 0
+  while any(todo):
+    for s, actions in enumerate(todo):
+      if not actions or free[s] > now:
+        continue
+      kind, _, m, *_ = actions[0]
+      if kind == "F":
+        source = ("F", s - 1, m) if s else None
+      else:
+        source = ("BW", s + 1, m) if s < last else None
+      if source is None or (source in ends and ends[source] + transfer <= now):
+        free[s] = ends[kind, s, m] = now + (forward if kind == "F" else backward)[s]
+        del actions[0]
+    now += 1
+  return ends
+
+
+def test_times_must_fit_the_schedule() -> None:
+  with pytest.raises(
+    ValueError, match="times are for 3 stages, but schedule gpipe has 2"
+  ):
+    simulate(make("gpipe", 2, 2), StageTimes.equal(3))
+  with pytest.raises(ValueError, match="transfer_secs has 2 times, expected 1"):
+    simulate(make("gpipe", 2, 2), StageTimes.equal(2), [1, 1])
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_impossible_times_are_refused(value: float) -> None:
+  with pytest.raises(ValueError, match=rf"weight_gradient\[1\] is {value}: expected"):
+    StageTimes([1, 1], [1, 1], [1, value])
+  with pytest.raises(ValueError, match=rf"transfer_secs\[0\] is {value}"):
+    simulate(make("gpipe", 2, 2), StageTimes.equal(2), value)
+
+
+def test_each_stage_needs_each_time() -> None:
+  with pytest.raises(ValueError, match="input_gradient has 1 times, expected 2"):
+    StageTimes([1, 1], [1], [1, 1])
+  with pytest.raises(ValueError, match="recompute has 3 times, expected 2"):
+    StageTimes([1, 1], [1, 1], [1, 1], recompute=[1, 1, 1])

@@ -1,0 +1,1 @@
+"""tfpipe: pipeline-parallel training for TensorFlow 2."""

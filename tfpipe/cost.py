@@ -1,0 +1,155 @@
+"""What a layer needs, as numbers: the record that every layer's `FPropMeta` returns.
+
+Partition, schedule and plan see these records, never layers, so that nothing heavy is
+imported to plan a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.spelling import nearest
+
+__all__ = ["ArraySpec", "LayerCost", "flatten", "total"]
+
+_DTYPE_BYTES = {
+  "bool": 1,
+  "int8": 1,
+  "uint8": 1,
+  "int16": 2,
+  "uint16": 2,
+  "int32": 4,
+  "uint32": 4,
+  "int64": 8,
+  "uint64": 8,
+  "bfloat16": 2,
+  "float16": 2,
+  "float32": 4,
+  "float64": 8,
+  "complex64": 8,
+  "complex128": 16,
+}
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+  """Shape and dtype of one array, batch dimension included.
+
+  Raises ValueError for a dimension that is not a whole number >= 0 and for a dtype
+  without a fixed size.
+  """
+
+  shape: tuple[int, ...]
+  dtype: str = "float32"
+
+  def __post_init__(self) -> None:
+    for axis, dim in enumerate(self.shape):
+      if not isinstance(dim, int) or dim < 0:
+        raise ValueError(
+          f"shape {self.shape}: axis {axis} is {dim!r}, expected a whole number >= 0"
+        )
+    if self.dtype not in _DTYPE_BYTES:
+      raise ValueError(
+        f"dtype {self.dtype!r} is not one of {', '.join(_DTYPE_BYTES)}"
+        f"{nearest(self.dtype, _DTYPE_BYTES)}"
+      )
+
+  @property
+  def size(self) -> int:
+    """Number of elements."""
+    return math.prod(self.shape)
+
+  @property
+  def bytes(self) -> int:
+    """Bytes of the array."""
+    return self.size * _DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+  """What one call of a layer needs.
+
+  Attributes:
+    name: path of the layer.
+    flops: float operations of one forward, as TensorFlow's profiler counts them (two
+      for a multiply-add).
+    matmul_flops: the part of `flops` in matrix products and convolutions.
+    param_count: number of weights.
+    param_bytes: bytes of the weights.
+    activation_bytes: what a training forward keeps for its backward, besides the
+      weights and its own input.
+    out_shapes: structure (tuple, list, dict, None) of ArraySpec that the layer returns.
+
+  Raises ValueError, naming the layer and the field, for numbers below 0 and for more
+  matmul_flops than flops; TypeError for anything else in `out_shapes`.
+  """
+
+  name: str
+  flops: int
+  matmul_flops: int
+  param_count: int
+  param_bytes: int
+  activation_bytes: int
+  out_shapes: Any
+
+  def __post_init__(self) -> None:
+    for field in _SUMMED:
+      value = getattr(self, field)
+      if not isinstance(value, int) or value < 0:
+        raise ValueError(
+          f"{self.name}: {field} is {value!r}, expected a whole number >= 0"
+        )
+    if self.matmul_flops > self.flops:
+      raise ValueError(
+        f"{self.name}: matmul_flops {self.matmul_flops} exceed flops {self.flops}"
+      )
+    flatten(self.out_shapes)
+
+  @property
+  def border_bytes(self) -> int:
+    """Bytes that cross to the next layer: all arrays of `out_shapes`."""
+    return sum(spec.bytes for spec in flatten(self.out_shapes))
+
+
+_SUMMED = ("flops", "matmul_flops", "param_count", "param_bytes", "activation_bytes")
+
+
+def total(costs: Sequence[LayerCost], name: str = "total") -> LayerCost:
+  """Returns the cost of consecutive layers run as one.
+
+  The inputs of the inner layers, which a layer's own `activation_bytes` leaves out, are
+  kept too: they are the borders between the layers and are added here.
+  """
+  if not costs:
+    raise ValueError(f"{name}: no layers to add up")
+  sums = {field: sum(getattr(cost, field) for cost in costs) for field in _SUMMED}
+  sums["activation_bytes"] += sum(cost.border_bytes for cost in costs[:-1])
+  return LayerCost(name=name, out_shapes=costs[-1].out_shapes, **sums)
+
+
+def flatten(structure: Any, path: str = "out_shapes") -> list[ArraySpec]:
+  """Lists the ArraySpecs of a structure: in order, dicts by sorted key, None skipped.
+
+  Args:
+    structure: tuples, lists and dicts, nested, of ArraySpec and None.
+    path: how an error names the structure.
+
+  Raises TypeError, naming the place, for anything else.
+  """
+  if structure is None:
+    return []
+  if isinstance(structure, ArraySpec):
+    return [structure]
+  if isinstance(structure, dict):
+    parts = [(f"{path}.{key}", structure[key]) for key in sorted(structure)]
+  elif isinstance(structure, (tuple, list)):
+    parts = [(f"{path}[{index}]", part) for index, part in enumerate(structure)]
+  else:
+    raise TypeError(
+      f"{path} is a {type(structure).__name__}, expected ArraySpec, None, tuple, list "
+      "or dict"
+    )
+  return [spec for where, part in parts for spec in flatten(part, where)]

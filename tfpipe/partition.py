@@ -1,0 +1,197 @@
+"""Cut a chain of layers into cells: consecutive layers that run on one device.
+
+The slowest cell sets the rate of every schedule, so `balance` makes the largest load as
+small as it can be. That alone leaves the other cells arbitrary, which costs time when
+the pipeline fills and drains; so among the cuts with that largest load it takes the one
+with the least sum of squares. Both are exact: costs are scaled to integers first, so a
+tie is a tie.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate
+
+__all__ = ["Cells", "balance", "explicit", "imbalance", "loads"]
+
+Cells = tuple[tuple[int, int], ...]
+"""Half-open ranges (start, end) of layers, one a cell, complete and in order."""
+
+
+def balance(costs: Sequence[float], num_cells: int) -> Cells:
+  """Cuts layers into cells with the smallest largest load, then the least squares.
+
+  Remaining ties go to the shortest first cell, then the shortest second and so on:
+  early stages have the most micro-batches in flight.
+
+  Args:
+    costs: cost of each layer, finite and >= 0, in any unit.
+    num_cells: number of cells; none is left empty.
+
+  Raises ValueError if there are fewer layers than cells or less than one cell, and for
+  a cost that is negative or not finite.
+  """
+  _check_num_cells(len(costs), num_cells)
+  # Cutting the reversed chain makes the ties above fall to the last cell's latest cut,
+  # which the search finds first.
+  prefix = [0, *accumulate(reversed(_integers(costs)))]
+  bound = _smallest_bound(prefix, num_cells)
+  cells = _least_squares(prefix, num_cells, bound)
+  return explicit(len(costs), [end - start for start, end in reversed(cells)])
+
+
+def explicit(num_layers: int, lengths: Sequence[int]) -> Cells:
+  """Makes cells from the number of layers in each.
+
+  Raises ValueError if a length is below 1 or the lengths do not add up to num_layers.
+  """
+  for cell, length in enumerate(lengths):
+    if not isinstance(length, int) or length < 1:
+      raise ValueError(
+        f"lengths[{cell}] is {length!r}: a cell needs a whole number of layers >= 1"
+      )
+  if sum(lengths) != num_layers:
+    raise ValueError(
+      f"lengths {list(lengths)} add up to {sum(lengths)}, but there are {num_layers} "
+      "layers"
+    )
+  ends = list(accumulate(lengths))
+  return tuple(zip([0, *ends], ends, strict=False))
+
+
+def loads(costs: Sequence[float], cells: Cells) -> list[float]:
+  """Returns the sum of the costs of each cell."""
+  return [sum(costs[start:end]) for start, end in cells]
+
+
+def imbalance(costs: Sequence[float], cells: Cells) -> float:
+  """Returns largest load over mean load: 1 is even; 1 too if nothing costs anything."""
+  of_cells = loads(costs, cells)
+  largest = max(of_cells)
+  return largest * len(of_cells) / sum(of_cells) if largest else 1.0
+
+
+def _check_num_cells(num_layers: int, num_cells: int) -> None:
+  if not isinstance(num_cells, int) or num_cells < 1:
+    raise ValueError(f"num_cells is {num_cells!r}: expected a whole number >= 1")
+  if num_cells > num_layers:
+    raise ValueError(
+      f"cannot cut {num_layers} layers into {num_cells} cells: a cell needs a layer; "
+      f"use at most {num_layers} cells"
+    )
+
+
+def _integers(costs: Sequence[float]) -> list[int]:
+  """Scales costs by one factor to integers, exactly: floats are binary fractions."""
+  for layer, cost in enumerate(costs):
+    if not math.isfinite(cost) or cost < 0:
+      raise ValueError(f"costs[{layer}] is {cost!r}: expected a finite number >= 0")
+  fractions = [Fraction(cost) for cost in costs]
+  scale = math.lcm(*(fraction.denominator for fraction in fractions))
+  scaled = [int(fraction * scale) for fraction in fractions]
+  divisor = math.gcd(*scaled) or 1
+  return [value // divisor for value in scaled]
+
+
+def _reaches(prefix: Sequence[int], num_cells: int, bound: int) -> list[int]:
+  """Returns the most layers that 0, 1, .., num_cells cells of at most bound hold."""
+  reach = [0]
+  for _ in range(num_cells):
+    reach.append(bisect_right(prefix, prefix[reach[-1]] + bound) - 1)
+  return reach
+
+
+def _smallest_bound(prefix: Sequence[int], num_cells: int) -> int:
+  """Finds the smallest largest load by binary search over integers.
+
+  Empty cells do not matter here: while there are more layers than cells in use, a cell
+  can be split, which lowers loads.
+  """
+  num_layers = len(prefix) - 1
+  low, high = 0, prefix[-1]
+  while low < high:
+    middle = (low + high) // 2
+    if _reaches(prefix, num_cells, middle)[-1] == num_layers:
+      high = middle
+    else:
+      low = middle + 1
+  return low
+
+
+def _least_squares(
+  prefix: Sequence[int], num_cells: int, bound: int
+) -> list[tuple[int, int]]:
+  """Finds the cells of least sum of squares with no load above bound.
+
+  Dynamic programming over (number of cells, end of the last): only ends that the cells
+  before can reach and the cells behind can complete are visited.
+  """
+  num_layers = len(prefix) - 1
+  first = _reaches(prefix, num_cells, bound)
+  backward = [prefix[-1] - value for value in reversed(prefix)]
+  last = _reaches(backward, num_cells, bound)
+  expire = [bisect_right(prefix, value + bound) for value in prefix]
+
+  squares, starts = {0: 0}, []
+  for used in range(1, num_cells + 1):
+    left = num_cells - used
+    low = max(used, num_layers - last[left])
+    high = min(num_layers - left, first[used])
+    squares, start_of = _add_cell(prefix, expire, squares, range(low, high + 1))
+    starts.append(start_of)
+
+  cells, end = [], num_layers
+  for start_of in reversed(starts):
+    cells.append((start_of[end], end))
+    end = start_of[end]
+  return cells[::-1]
+
+
+def _add_cell(
+  prefix: Sequence[int], expire: Sequence[int], squares: dict[int, int], ends: range
+) -> tuple[dict[int, int], dict[int, int]]:
+  """Adds one cell behind the best cuts so far: for each end, least squares and start.
+
+  The square of an interval's sum obeys the quadrangle inequality: of two starts, the
+  later one, once as good, stays so for all further ends. So the starts that are best
+  for some end form a queue, each with the end from which the next one replaces it, and
+  all ends together take linear time (but for the binary searches).
+
+  Args:
+    prefix: sums of the first 0, 1, .. layers.
+    expire: for each start, the first end whose load would be too large.
+    squares: for each start, ascending, the least sum of squares before it.
+    ends: the ends to find.
+  """
+  # With p = prefix: squares[i] + (p[j] - p[i])^2 = p[j]^2 + height[i] - 2 p[i] p[j].
+  height = {start: value + prefix[start] ** 2 for start, value in squares.items()}
+
+  def replaced_at(start: int, later: int) -> int:
+    rise, run = height[later] - height[start], prefix[later] - prefix[start]
+    if run == 0:
+      return 0 if rise <= 0 else expire[start]
+    return min(expire[start], bisect_left(prefix, -(-rise // (2 * run))))
+
+  candidates = deque(squares)
+  queue: deque[int] = deque()
+  until: deque[int] = deque()  # until[n]: end at which queue[n + 1] replaces queue[n]
+  best, start_of = {}, {}
+  for end in ends:
+    while candidates and candidates[0] < end:
+      start = candidates.popleft()
+      while until and replaced_at(queue[-1], start) <= until[-1]:
+        queue.pop()
+        until.pop()
+      if queue:
+        until.append(replaced_at(queue[-1], start))
+      queue.append(start)
+    while until and until[0] <= end:
+      queue.popleft()
+      until.popleft()
+    start = start_of[end] = queue[0]
+    best[end] = squares[start] + (prefix[end] - prefix[start]) ** 2
+  return best, start_of

@@ -1,0 +1,127 @@
+"""When each device did what: the common form of a simulated and a measured step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from tfpipe import units
+from tfpipe.schedule.action import Action
+
+__all__ = ["Secs", "Span", "Timeline"]
+
+Secs = float | Fraction
+"""Time in seconds or in any unit; ints and Fractions stay exact."""
+
+
+class Span(NamedTuple):
+  """One action of a device, from start to end."""
+
+  device: int
+  action: Action
+  start: Secs
+  end: Secs
+
+
+@dataclass(frozen=True)
+class Timeline:
+  """All spans of one or more steps.
+
+  Two measures of idleness are common. `bubble` takes the time from the first start to
+  the last end, and counts where all devices wait for each other between steps, as for a
+  global gradient norm. `span_bubble` takes the longest time any one device is in use,
+  as the Zero Bubble papers do: what a long run without such a barrier comes to.
+  Recomputation is waste in both.
+
+  Attributes:
+    spans: in any order, at least one.
+    num_devices: devices, including those that had nothing to do.
+
+  Raises ValueError for no spans, an unknown device, and a span that ends before it
+  starts.
+  """
+
+  spans: tuple[Span, ...]
+  num_devices: int
+
+  def __post_init__(self) -> None:
+    if not self.spans:
+      raise ValueError("a timeline needs at least one span")
+    for span in self.spans:
+      if span.device not in range(self.num_devices):
+        raise ValueError(
+          f"{span.action}: device is {span.device}, but there are {self.num_devices}"
+        )
+      if span.end < span.start:
+        raise ValueError(f"{span.action}: ends at {span.end}, before {span.start}")
+
+  @property
+  def start(self) -> Secs:
+    """When the first action starts."""
+    return min(span.start for span in self.spans)
+
+  @property
+  def makespan(self) -> Secs:
+    """Time from the first start to the last end."""
+    return max(span.end for span in self.spans) - self.start
+
+  @property
+  def longest_span(self) -> Secs:
+    """The longest time from one device's first start to its last end."""
+    lengths = []
+    for device in range(self.num_devices):
+      spans = [span for span in self.spans if span.device == device]
+      if spans:
+        lengths.append(max(s.end for s in spans) - min(s.start for s in spans))
+    return max(lengths)
+
+  @property
+  def busy(self) -> tuple[Secs, ...]:
+    """Time each device works, recomputation included."""
+    busy: list[Secs] = [0] * self.num_devices
+    for span in self.spans:
+      busy[span.device] += span.end - span.start
+    return tuple(busy)
+
+  @property
+  def bubble(self) -> float:
+    """Share of devices x makespan not spent on work; 0 if nothing takes time."""
+    return self._idle(self.makespan)
+
+  @property
+  def span_bubble(self) -> float:
+    """Share of devices x longest_span not spent on work; 0 if nothing takes time."""
+    return self._idle(self.longest_span)
+
+  def _idle(self, secs: Secs) -> float:
+    work = sum(span.end - span.start for span in self.spans if span.action.kind != "R")
+    return float(1 - work / (self.num_devices * secs)) if secs else 0.0
+
+  def text(self, width: int = 72) -> str:
+    """Draws one line a device, time to scale in `width` columns, '.' where it waits.
+
+    A column shows the kind of the action at its middle: F, R, B (also for BW), W or U.
+    Each line ends with the busy share of the makespan; a last line sums up.
+    """
+    if width < 1:
+      raise ValueError(f"width is {width}: expected at least 1 column")
+    start, makespan = self.start, self.makespan
+    rows = [["."] * width for _ in range(self.num_devices)]
+    scale = width / makespan if makespan else 0
+    for span in self.spans:
+      first = _round((span.start - start) * scale)
+      last = _round((span.end - start) * scale)
+      rows[span.device][first:last] = span.action.kind[0] * (last - first)
+    lines = [
+      f"{device:3d} {''.join(row)} {float(busy / makespan) if makespan else 0:4.0%}"
+      for device, (row, busy) in enumerate(zip(rows, self.busy, strict=True))
+    ]
+    secs = units.format_secs(float(makespan))
+    return "\n".join([*lines, f"    {secs}, bubble {self.bubble:.1%}"])
+
+
+def _round(column: Secs) -> int:
+  """Rounds halves down: then a column shows what runs at its middle."""
+  return math.ceil(column - Fraction(1, 2))
