@@ -1,0 +1,1 @@
+"""Inputs: where batches come from."""
