@@ -1,0 +1,1 @@
+"""Networks, as sequences of layers."""

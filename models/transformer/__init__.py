@@ -1,0 +1,1 @@
+"""Transformer models, as sequences of layers."""

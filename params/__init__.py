@@ -1,0 +1,1 @@
+"""Experiments: one class for each training run."""

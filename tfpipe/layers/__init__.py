@@ -1,0 +1,1 @@
+"""Layers: Params, declared weights, a pure FProp and its cost."""

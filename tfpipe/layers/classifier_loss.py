@@ -1,0 +1,79 @@
+"""Softmax cross-entropy of a classifier and its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layers.base import Layer
+from tfpipe.layers.softmax_loss import cross_entropy
+from tfpipe.lazy import tf
+from tfpipe.nested_map import NestedMap
+from tfpipe.optimizers.checks import check_number
+from tfpipe.params import InstantiableParams
+
+_TOP = 5
+
+
+class ClassifierLoss(Layer):
+  """Cross-entropy with smoothed labels, and how often the label is among the best.
+
+  `FProp(theta, logits, side)`: logits [batch, classes]; side fields `label`, integers
+  [batch] below classes, and `weight`, float32 [batch]. Gives the metrics `loss` (nats),
+  `accuracy` and, with more than 5 classes, `accuracy_top5`, each as (sum over examples
+  of weight · value, sum of weights).
+  """
+
+  SIDE_INPUTS = ("label", "weight")
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    """Gives the Params."""
+    p = super().Params()
+    p.Define(
+      "label_smoothing", 0.0, "Part of a label that is spread evenly over all classes."
+    )
+    return p
+
+  def __init__(self, params: InstantiableParams) -> None:
+    super().__init__(params)
+    check_number(self, params, "label_smoothing", "[0, 1)")
+
+  def FProp(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    """Computes the metrics."""
+    logits, side = inputs
+    metrics = NestedMap(loss=self.Loss(logits, side))
+    # Of equal logits the lower class is the better one, for both metrics.
+    num_best = _TOP if logits.shape[1] > _TOP else 1
+    best = tf.math.top_k(logits, num_best).indices
+    hits = best == tf.cast(side.label, best.dtype)[:, None]
+    metrics.accuracy = _weighted(tf.cast(hits[:, 0], tf.float32), side.weight)
+    if num_best > 1:
+      hit = tf.cast(tf.reduce_any(hits, 1), tf.float32)
+      metrics.accuracy_top5 = _weighted(hit, side.weight)
+    return metrics
+
+  def Loss(self, logits: tf.Tensor, side: NestedMap) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes the metric `loss` alone."""
+    nats, _ = cross_entropy(logits, side.label, self.params.label_smoothing)
+    return _weighted(nats, side.weight)
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
+    """Gives the cost."""
+    logits, side = inputs
+    batch, classes = logits.shape
+    for name in cls.SIDE_INPUTS:
+      if side[name].shape != (batch,):
+        raise ValueError(
+          f"{params.name}: {name} has shape {side[name].shape}, expected ({batch},)"
+        )
+    names = ["loss", "accuracy"] + ["accuracy_top5"] * (classes > _TOP)
+    pair = (ArraySpec(()), ArraySpec(()))
+    return cls.Cost(
+      params, NestedMap(dict.fromkeys(names, pair)), flops=0, activation_bytes=0
+    )
+
+
+def _weighted(values: tf.Tensor, weight: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  return tf.reduce_sum(values * weight), tf.reduce_sum(weight)

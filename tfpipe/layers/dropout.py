@@ -1,0 +1,130 @@
+"""Dropout of elements and of whole paths, by masks that depend on names and examples.
+
+Both keep their masks only, not their inputs, for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layers import rng
+from tfpipe.layers.base import Layer
+from tfpipe.lazy import tf
+from tfpipe.nested_map import NestedMap
+from tfpipe.optimizers.checks import check_count, check_number
+from tfpipe.params import InstantiableParams
+
+# The counter of the random numbers: one product.
+_DRAW_FLOPS = 1
+
+
+class Dropout(Layer):
+  """Zeroes elements at random and scales the others by 1 / keep_prob (Hinton, 2012).
+
+  `FProp(theta, x)`: any shape [batch, ...] → the same. Nothing happens in evaluation.
+  """
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    """Gives the Params."""
+    p = super().Params()
+    p.Define("keep_prob", 1.0, "Probability that an element stays; 1 is no dropout.")
+    return p
+
+  def __init__(self, params: InstantiableParams) -> None:
+    super().__init__(params)
+    check_number(self, params, "keep_prob", "(0, 1]")
+    if params.keep_prob < 1:
+      self.CreateSeed()
+
+  def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
+    """Drops elements of x."""
+    (x,) = inputs
+    keep = self.params.keep_prob
+    if self.do_eval or keep == 1:
+      return x
+    return _masked(x, rng.uniform(theta.seed, x.shape) < keep, 1 / keep)
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
+    """Gives the cost: comparing and scaling; the mask is kept, a byte an element."""
+    (x,) = inputs
+    if params.keep_prob == 1:
+      return cls.Cost(params, x)
+    flops = _DRAW_FLOPS + 2 * x.size
+    return cls.Cost(params, x, flops=flops, activation_bytes=x.size)
+
+
+class DropPath(Layer):
+  """Drops whole paths of examples; the probability grows with time (Zoph et al., 2018).
+
+  Path i of an example is kept with probability
+  keep = 1 - min(1, step / total_steps) · (1 - keep_prob) and then divided by it.
+  `FProp(theta, *paths)`: `num_paths` tensors [batch, ...] → a tuple of the same. Nothing
+  happens in evaluation.
+  """
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    """Gives the Params."""
+    p = super().Params()
+    p.Define("keep_prob", 1.0, "Probability in the end that a path stays; 1 is off.")
+    p.Define("total_steps", 1, "Step at which the probability gets to keep_prob.")
+    p.Define("num_paths", 1, "Number of paths.")
+    return p
+
+  def __init__(self, params: InstantiableParams) -> None:
+    super().__init__(params)
+    check_number(self, params, "keep_prob", "(0, 1]")
+    check_count(self, params, "total_steps", 1)
+    check_count(self, params, "num_paths", 1)
+    if params.keep_prob < 1:
+      self.CreateSeed()
+
+  def FProp(self, theta: NestedMap, *paths: Any) -> tuple[tf.Tensor, ...]:
+    """Drops paths."""
+    if self.do_eval or self.params.keep_prob == 1:
+      return paths
+    scales = self.Scales(theta, paths[0].shape[0])
+    return tuple(scaled(x, s) for x, s in zip(paths, scales, strict=True))
+
+  def Scales(self, theta: NestedMap, batch: int) -> list[tf.Tensor]:
+    """Draws what `scaled` multiplies each path by: [batch] of 0 or 1 / keep."""
+    p = self.params
+    time = tf.cast(theta.seed[1], tf.float32) / p.total_steps
+    keep = 1.0 - tf.minimum(1.0, time) * (1.0 - p.keep_prob)
+    draws = rng.uniform(theta.seed, [batch, p.num_paths])
+    return tf.unstack(tf.floor(keep + draws) / keep, axis=1)
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *paths: Any) -> LayerCost:
+    """Gives the cost: a multiplication an element; the masks are kept."""
+    if params.keep_prob == 1:
+      return cls.Cost(params, paths)
+    masks = paths[0].shape[0] * params.num_paths
+    # rng, then min(1, step / total) · rest, 1 - it; floor(keep + draw) / keep.
+    flops = _DRAW_FLOPS + 4 + 2 * masks + sum(x.size for x in paths)
+    return cls.Cost(params, paths, flops=flops, activation_bytes=4 * masks)
+
+
+def scaled(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+  """Multiplies each example of x [batch, ...] by scale [batch], a constant."""
+  scale = tf.reshape(scale, [-1] + [1] * (len(x.shape) - 1))
+
+  @tf.custom_gradient
+  def multiply(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    return x * scale, lambda dy: dy * scale
+
+  return multiply(x)
+
+
+def _masked(x: tf.Tensor, kept: tf.Tensor, scale: float) -> tf.Tensor:
+  """Gives scale · x where `kept`, 0 elsewhere."""
+
+  @tf.custom_gradient
+  def mask(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    return tf.where(kept, x * scale, 0.0), lambda dy: tf.where(kept, dy * scale, 0.0)
+
+  return mask(x)

@@ -1,0 +1,70 @@
+"""A matrix product on the last dimension, with bias and activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layers import activation
+from tfpipe.layers.base import Layer, WeightParams
+from tfpipe.layers.weight_init import WeightInit
+from tfpipe.lazy import tf
+from tfpipe.nested_map import NestedMap
+from tfpipe.optimizers.checks import check_bool, check_choice, check_count, check_number
+from tfpipe.params import InstantiableParams
+
+
+class Linear(Layer):
+  """`activation(x·w + b)`: [..., in_dim] → [..., out_dim].
+
+  Costs 2·in_dim·out_dim flops a row in the product; keeps what the activation keeps.
+  """
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    """Gives the Params with defaults; in_dim and out_dim must be set."""
+    p = super().Params()
+    p.Define("in_dim", 0, "Size of the last dimension of the input.")
+    p.Define("out_dim", 0, "Size of the last dimension of the output.")
+    p.Define("bias", True, "Whether to add a bias.")
+    p.Define("activation", "none", "What follows the bias: none, relu or gelu.")
+    p.Define("init_scale", 1.0, "Factor on the start values of w (Xavier).")
+    return p
+
+  def __init__(self, params: InstantiableParams) -> None:
+    super().__init__(params)
+    p = self.params
+    in_dim = check_count(self, p, "in_dim", 1)
+    out_dim = check_count(self, p, "out_dim", 1)
+    check_choice(self, p, "activation", activation.NAMES)
+    init = WeightInit.Xavier(check_number(self, p, "init_scale", "(0, inf)"))
+    self.CreateVariable("w", WeightParams((in_dim, out_dim), init, l2=True))
+    if check_bool(self, p, "bias"):
+      self.CreateVariable("b", WeightParams((out_dim,), WeightInit.Constant(0.0)))
+
+  def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
+    """Maps x, float32 [..., in_dim], to float32 [..., out_dim]."""
+    (x,) = inputs
+    p = self.params
+    # One 2-D product: a batched one would not share w between the batch's rows.
+    y = tf.matmul(tf.reshape(x, [-1, p.in_dim]), theta.w)
+    if p.bias:
+      y = tf.nn.bias_add(y, theta.b)
+    y = activation.apply(p.activation, y)
+    return tf.reshape(y, [*x.shape[:-1], p.out_dim])
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
+    """Gives the cost for one ArraySpec [..., in_dim]."""
+    (x,) = inputs
+    p = params
+    if x.shape[-1] != p.in_dim:
+      raise ValueError(f"{p.name}: in_dim={p.in_dim}, but the input is {x.shape}")
+    out = ArraySpec((*x.shape[:-1], p.out_dim))
+    return cls.Cost(
+      p,
+      out,
+      flops=(p.bias + activation.FLOPS[p.activation]) * out.size,
+      matmul_flops=2 * x.size * p.out_dim,
+      activation_bytes=activation.KEPT[p.activation] * out.bytes,
+    )

@@ -1,0 +1,135 @@
+"""The Params tree of a run: task, input, pipeline and training."""
+
+from __future__ import annotations
+
+import re
+
+from tfpipe import schedule
+from tfpipe.params import Params
+from tfpipe.spelling import nearest
+
+REMAT = ("none", "cell", "layer")
+DEVICE_KINDS = ("auto", "cpu", "gpu")
+
+
+def PipelineParams() -> Params:
+  """Gives the Params that say how the network is cut and scheduled."""
+  p = Params()
+  p.Define("num_partitions", 1, "Number K of cells the layers are cut into.")
+  p.Define("num_micro_batches", 1, "Number M of micro-batches of a mini-batch.")
+  p.Define("schedule", "gpipe", f"Order of the actions: {', '.join(schedule.NAMES)}.")
+  p.Define(
+    "remat",
+    "cell",
+    "What the forward pass keeps: 'none' everything, 'cell' each cell's input (the "
+    "cell is computed again before its backward), 'layer' each layer's input.",
+  )
+  p.Define("lengths", (), "Layers in each cell; empty: cut so that costs are balanced.")
+  p.Define(
+    "devices",
+    "auto",
+    "'auto' (GPUs if there are any, else logical CPUs), 'cpu', 'gpu', or device names "
+    "separated by commas, one per cell.",
+  )
+  return p
+
+
+def TrainParams() -> Params:
+  """Gives the Params of the training loop."""
+  p = Params()
+  p.Define("max_steps", 1000, "Mini-batches to train on.")
+  p.Define("seed", 0, "Seed of start values, dropout and drop-path.")
+  p.Define("log_interval_steps", 10, "Steps between lines of progress.")
+  p.Define("save_interval_steps", 500, "Steps between checkpoints.")
+  p.Define("keep_checkpoints", 3, "Number of newest checkpoints to keep.")
+  p.Define(
+    "eval_interval_steps", 0, "Steps between evaluations; 0: only after the last step."
+  )
+  return p
+
+
+def ModelParams(name: str, task: Params, train: Params, test: Params | None) -> Params:
+  """Gives the tree of a run.
+
+  Args:
+    name: of the experiment.
+    task: Params of its task.
+    train: Params of its training input.
+    test: Params of its evaluation input, None if it has none.
+  """
+  p = Params()
+  p.Define("name", name, "Name of the experiment.")
+  p.Define("task", task, "The network and how it learns.")
+  p.Define("input", train, "Training input.")
+  p.Define("eval_input", test, "Evaluation input, None if there is none.")
+  p.Define("pipeline", PipelineParams(), "How the network is cut and scheduled.")
+  p.Define("train", TrainParams(), "The training loop.")
+  return p
+
+
+def check(p: Params) -> None:
+  """Checks pipeline and training Params.
+
+  Raises:
+    ValueError: naming the field, its value and what is allowed.
+  """
+  for key in ("num_partitions", "num_micro_batches"):
+    _check_count("pipeline", p.pipeline, key, 1)
+  _check_choice("pipeline", p.pipeline, "schedule", schedule.NAMES)
+  _check_choice("pipeline", p.pipeline, "remat", REMAT)
+  lengths = p.pipeline.lengths
+  if not isinstance(lengths, (tuple, list)) or (
+    lengths and len(lengths) != p.pipeline.num_partitions
+  ):
+    raise ValueError(
+      f"pipeline.lengths={lengths!r}: must be empty or hold one number of layers for "
+      f"each of the num_partitions={p.pipeline.num_partitions} cells"
+    )
+  for key in ("log_interval_steps", "save_interval_steps", "keep_checkpoints"):
+    _check_count("train", p.train, key, 1)
+  for key in ("max_steps", "eval_interval_steps", "seed"):
+    _check_count("train", p.train, key, 0)
+
+
+def check_devices(spec: str, num_devices: int) -> None:
+  """Checks a device specification without touching a device.
+
+  Args:
+    spec: `auto` (GPUs if there are any, else logical CPUs), `cpu`, `gpu`, or device
+      names separated by commas, one per stage; naming one twice puts two stages on it.
+    num_devices: number of devices the schedule needs.
+
+  Raises:
+    ValueError: the specification is malformed or names another number of devices.
+  """
+  if spec in DEVICE_KINDS:
+    return
+  names = str(spec).split(",")
+  for name in names:
+    if not re.fullmatch(r"(.*/)?(device:)?[A-Za-z]+:\d+", name.strip()):
+      raise ValueError(
+        f"pipeline.devices={spec!r}: {name!r} is not a device name such as 'GPU:0', nor "
+        f"one of {', '.join(DEVICE_KINDS)}{nearest(name, DEVICE_KINDS)}"
+      )
+  if len(names) != num_devices:
+    raise ValueError(
+      f"pipeline.devices={spec!r} names {len(names)} devices; the schedule needs "
+      f"{num_devices}"
+    )
+
+
+def _check_count(owner: str, p: Params, key: str, least: int) -> None:
+  value = p.Get(key)
+  if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    raise ValueError(
+      f"{owner}.{key}={value!r}: must be a whole number, at least {least}"
+    )
+
+
+def _check_choice(owner: str, p: Params, key: str, allowed: tuple[str, ...]) -> None:
+  value = p.Get(key)
+  if value not in allowed:
+    raise ValueError(
+      f"{owner}.{key}={value!r}: must be one of {', '.join(allowed)}"
+      f"{nearest(str(value), allowed)}"
+    )

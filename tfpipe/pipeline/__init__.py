@@ -1,0 +1,1 @@
+"""The builder: placement, partition, schedule and cells become one TensorFlow graph."""

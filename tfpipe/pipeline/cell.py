@@ -1,0 +1,242 @@
+"""A cell: consecutive layers as one traced function.
+
+`CellFunction` is what equal cells share: a function of (theta, seeds, inputs, side),
+traced once, called for every micro-batch. `Cell` binds it to the names of its weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfpipe.layers.base import Layer, tracing
+from tfpipe.lazy import tf
+from tfpipe.nested_map import NestedMap
+from tfpipe.pipeline.remat import rematerialize
+from tfpipe.structure import Structure
+
+
+@dataclasses.dataclass(frozen=True)
+class CellOutputs:
+  """What one call of a cell gives.
+
+  Attributes:
+    tensors: the tensors of the border, flat.
+    moments: batch moments (mean, variance, mean, variance, ...), flat.
+    losses: losses of this cell to be minimized, sums over the micro-batch's examples.
+  """
+
+  tensors: list[tf.Tensor]
+  moments: list[tf.Tensor]
+  losses: list[tf.Tensor]
+
+
+class CellFunction:
+  """The traced function of a sequence of layers for one shape of inputs."""
+
+  def __init__(
+    self,
+    layers: Sequence[Layer],
+    inputs: Any,
+    side: Mapping[str, tf.TensorSpec],
+    *,
+    do_eval: bool,
+    remat_layers: bool,
+  ) -> None:
+    self.layers = layers
+    self.num_traces = 0
+    self._do_eval = do_eval
+    self._remat_layers = remat_layers
+    self._in, specs = Structure.split(inputs)
+    self.out: Structure
+    # (index of the layer in the cell, path of the norm, decay) of each moment pair.
+    self.moments: list[tuple[int, str, float]] = []
+    self._num_losses = 0
+    weights = [
+      tf.TensorSpec(weight.shape, tf.float32)
+      for layer in layers
+      for weight in layer.weights().values()
+    ]
+    num_seeds = sum(len(layer.seeds()) for layer in layers)
+    self.concrete = tf.function(self._body, autograph=False).get_concrete_function(
+      weights, tf.TensorSpec([num_seeds, 3], tf.int64), specs, dict(side)
+    )
+    # The outputs' specs, with the constants in place: the inputs of the next cell.
+    count = len(self.concrete.outputs) - 2 * len(self.moments) - self._num_losses
+    self._num_tensors = count
+    self.out_specs = self.out.pack(
+      [tf.TensorSpec(t.shape, t.dtype) for t in self.concrete.outputs[:count]]
+    )
+
+  def __call__(
+    self,
+    theta: Sequence[tf.Tensor],
+    seeds: tf.Tensor,
+    inputs: Sequence[tf.Tensor],
+    side: Mapping[str, tf.Tensor],
+  ) -> CellOutputs:
+    """Adds one call to the graph under construction."""
+    flat = list(self.concrete(list(theta), seeds, list(inputs), dict(side)))
+    first_loss = self._num_tensors + 2 * len(self.moments)
+    return CellOutputs(
+      flat[: self._num_tensors],
+      flat[self._num_tensors : first_loss],
+      flat[first_loss:],
+    )
+
+  def _body(
+    self,
+    theta: list[tf.Tensor],
+    seeds: tf.Tensor,
+    inputs: list[tf.Tensor],
+    side: dict[str, tf.Tensor],
+  ) -> list[tf.Tensor]:
+    self.num_traces += 1
+    nest = self._in.pack(inputs)
+    moments: list[tf.Tensor] = []
+    losses: list[tf.Tensor] = []
+    self.moments = []
+    weights, seed_rows = iter(theta), iter(tf.unstack(seeds))
+    for index, layer in enumerate(self.layers):
+      values = {path: next(weights) for path in layer.weights()}
+      values |= {path: next(seed_rows) for path in layer.seeds()}
+      call = _LayerCall(layer, nest, side, values, self._do_eval)
+      nest = call.run(remat=self._remat_layers)
+      moments += call.moments
+      losses += call.losses
+      self.moments += [(index, path, decay) for path, decay in call.moment_names]
+    self.out, tensors = Structure.split(nest)
+    self._num_losses = len(losses)
+    return [*tensors, *moments, *losses]
+
+
+class _LayerCall:
+  """One layer's FProp inside the body of a cell."""
+
+  def __init__(
+    self,
+    layer: Layer,
+    nest: Any,
+    side: Mapping[str, tf.Tensor],
+    values: Mapping[str, tf.Tensor],
+    do_eval: bool,
+  ) -> None:
+    self._layer, self._do_eval = layer, do_eval
+    self._structure, self._inputs = Structure.split(nest)
+    self._paths = list(values)
+    self._values = [values[path] for path in self._paths]
+    self._side = NestedMap({name: side[name] for name in layer.SIDE_INPUTS})
+    self.moments: list[tf.Tensor] = []
+    self.moment_names: list[tuple[str, float]] = []
+    self.losses: list[tf.Tensor] = []
+    self._out: Structure
+
+  def run(self, *, remat: bool) -> Any:
+    # Every tensor enters a layer through one identity: the contributions to its
+    # gradient are summed layer by layer, in the same order for every cut.
+    with tf.name_scope(self._layer.name or type(self._layer).__name__):
+      inputs = [tf.identity(x) for x in self._inputs]
+      if remat and not self._do_eval:
+        flat = rematerialize(self._flat, self._values, inputs)
+      else:
+        flat = self._flat([*self._values, *inputs])
+    count = len(flat) - 2 * len(self.moment_names) - self._num_losses
+    self.moments = list(flat[count : count + 2 * len(self.moment_names)])
+    self.losses = list(flat[count + 2 * len(self.moment_names) :])
+    return self._out.pack(flat[:count])
+
+  def _flat(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    theta = self._layer.Theta(dict(zip(self._paths, args, strict=False)))
+    nest = self._structure.pack(args[len(self._paths) :])
+    inputs = nest if isinstance(nest, tuple) else (nest,)
+    side = (self._side,) if self._layer.SIDE_INPUTS else ()
+    with tracing(do_eval=self._do_eval) as aux:
+      outputs = self._layer.FProp(theta, *inputs, *side)
+    self._out, tensors = Structure.split(outputs)
+    self.moment_names = [(path, m.decay) for path, m in aux.moments.items()]
+    self._num_losses = len(aux.losses)
+    pairs = [t for m in aux.moments.values() for t in (m.mean, m.variance)]
+    return [*tensors, *pairs, *aux.losses]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """A stage of the pipeline.
+
+  Attributes:
+    layers: its layers, with their own names.
+    function: the traced function, shared with equal cells.
+    side: names of the batch fields that it reads besides its input.
+  """
+
+  layers: Sequence[Layer]
+  function: CellFunction
+  side: tuple[str, ...]
+
+  def weight_names(self) -> list[str]:
+    """Global names of the weights, in the order of the function's theta."""
+    return [
+      weight.tied_to or f"{layer.name}/{path}"
+      for layer in self.layers
+      for path, weight in layer.weights().items()
+    ]
+
+  def seed_names(self) -> list[str]:
+    """Global names of the seeds, in the order of the function's seeds."""
+    return [f"{layer.name}/{p}" for layer in self.layers for p in layer.seeds()]
+
+  def moment_names(self) -> list[tuple[str, float]]:
+    """Global name and decay of each pair of moments, in the order of the outputs."""
+    return [
+      (f"{self.layers[i].name}/{path}" if path else self.layers[i].name, decay)
+      for i, path, decay in self.function.moments
+    ]
+
+
+def make_cells(
+  layers: Sequence[Layer],
+  ranges: Sequence[tuple[int, int]],
+  inputs: Any,
+  batch: Mapping[str, tf.TensorSpec],
+  *,
+  do_eval: bool = False,
+  remat_layers: bool = False,
+) -> list[Cell]:
+  """Traces the cells of a partition, equal ones once.
+
+  Args:
+    layers: all layers, in order.
+    ranges: half-open layer range of each cell.
+    inputs: nest of TensorSpecs that enters the first cell.
+    batch: specs of one micro-batch's fields, from which layers take side inputs.
+    do_eval: trace for evaluation.
+    remat_layers: keep only the layers' inputs for the backward pass.
+  """
+  traced: dict[Any, CellFunction] = {}
+  cells = []
+  for start, end in ranges:
+    part = layers[start:end]
+    side = tuple(dict.fromkeys(n for layer in part for n in layer.SIDE_INPUTS))
+    structure, specs = Structure.split(inputs)
+    key = (
+      tuple(_signature(layer) for layer in part),
+      repr(structure.skeleton),
+      repr(specs),
+    )
+    if key not in traced:
+      traced[key] = CellFunction(
+        part,
+        inputs,
+        {name: batch[name] for name in side},
+        do_eval=do_eval,
+        remat_layers=remat_layers,
+      )
+    cells.append(Cell(part, traced[key], side))
+    inputs = traced[key].out_specs
+  return cells
+
+
+def _signature(layer: Layer) -> str:
+  params = layer.params.Copy().Set(name="")
+  return f"{type(layer).__module__}.{type(layer).__qualname__}\n{params.ToText()}"

@@ -1,0 +1,180 @@
+"""A network on its devices: weights, cells, and the functions that train and test it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from tfpipe.layers.base import Layer, WeightParams
+from tfpipe.layers.weight_init import name_key
+from tfpipe.lazy import tf
+from tfpipe.optimizers.learner import Learner
+from tfpipe.pipeline.builder import Metrics, StepBuilder
+from tfpipe.pipeline.cell import make_cells
+from tfpipe.pipeline.micro_batch import micro_batch_size
+from tfpipe.schedule import forward
+from tfpipe.schedule.schedule import Schedule
+
+Batch: TypeAlias = "Mapping[str, tf.TensorSpec]"
+
+
+class Pipeline:
+  """The layers of a network, cut into cells, on devices.
+
+  Attributes:
+    weights: global name → variable, on the device of the stage that owns it.
+    step: int64 variable, the mini-batches seen; random numbers go by it.
+  """
+
+  def __init__(
+    self,
+    layers: Sequence[Layer],
+    ranges: Sequence[tuple[int, int]],
+    schedule: Schedule,
+    devices: Sequence[str],
+    *,
+    input_fields: Sequence[str],
+    seed: int = 0,
+    remat_layers: bool = False,
+  ) -> None:
+    self._layers = layers
+    self._ranges = ranges
+    self._schedule = schedule
+    self._devices = devices
+    self._input_fields = tuple(input_fields)
+    self._remat_layers = remat_layers
+    self._declared = declared_weights(layers)
+    self.weights = self._create_weights(seed)
+    with tf.device(devices[0]):
+      self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    self._seed_keys = {
+      f"{layer.name}/{path}": name_key(f"{seed}/{layer.name}/{path}")
+      for layer in layers
+      for path in layer.seeds()
+    }
+
+  def trainable(self) -> dict[str, tf.Variable]:
+    """The weights that learn, by name."""
+    return {n: v for n, v in self.weights.items() if self._declared[n].trainable}
+
+  def l2_names(self) -> list[str]:
+    """Names of the weights that the L2 term of the loss counts."""
+    return [n for n, w in self._declared.items() if w.l2 and w.trainable]
+
+  def train_function(
+    self, learner: Learner, batch: Batch
+  ) -> tf.types.experimental.ConcreteFunction:
+    """Traces one synchronous training step.
+
+    Args:
+      learner: has its state created for `trainable()`.
+      batch: specs [batch, ...] of the fields of a mini-batch.
+
+    Returns:
+      function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
+      (what `Learner.apply` reports) and `micro_batch_losses`.
+    """
+    builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
+
+    def step(batch: Mapping[str, tf.Tensor]) -> dict:
+      result = builder.build(batch, self.step.read_value())
+      update = learner.apply(result.gradient_sums, result.metrics["loss"][1])
+      finite = tf.reduce_all(tf.math.is_finite(result.micro_batch_losses))
+      moves = finite & ~update["skipped"]
+      self._move(result.moments, builder.moment_decays(), moves)
+      self.step.assign_add(1)
+      return {
+        "metrics": result.metrics,
+        "update": update,
+        "micro_batch_losses": result.micro_batch_losses,
+      }
+
+    return tf.function(step, autograph=False).get_concrete_function(dict(batch))
+
+  def eval_function(
+    self, batch: Batch, weights: Mapping[str, tf.Variable] | None = None
+  ) -> tf.types.experimental.ConcreteFunction:
+    """Traces the evaluation of one batch; nothing changes by calling it.
+
+    Args:
+      batch: specs [batch, ...] of the fields.
+      weights: replacements by name, e.g. moving averages of the weights.
+
+    Returns:
+      function of a batch dict → metrics, name → (sum, weight).
+    """
+    schedule = forward.schedule(
+      len(self._ranges), self._schedule.num_micro_batches, self._schedule.placement
+    )
+    values = {**self.weights, **(weights or {})}
+    builder = self._builder(schedule, batch, values, do_eval=True)
+
+    def evaluate(batch: Mapping[str, tf.Tensor]) -> Metrics:
+      return builder.build(batch, self.step.read_value()).metrics
+
+    return tf.function(evaluate, autograph=False).get_concrete_function(dict(batch))
+
+  def _builder(
+    self,
+    schedule: Schedule,
+    batch: Batch,
+    weights: Mapping[str, tf.Variable],
+    *,
+    do_eval: bool,
+  ) -> StepBuilder:
+    rows = next(iter(batch.values())).shape[0]
+    size = micro_batch_size(rows, schedule.num_micro_batches)
+    part = {n: tf.TensorSpec([size, *s.shape[1:]], s.dtype) for n, s in batch.items()}
+    inputs = tuple(part[name] for name in self._input_fields)
+    cells = make_cells(
+      self._layers,
+      self._ranges,
+      inputs if len(inputs) > 1 else inputs[0],
+      part,
+      do_eval=do_eval,
+      remat_layers=self._remat_layers,
+    )
+    return StepBuilder(
+      cells,
+      schedule,
+      self._devices,
+      weights,
+      trainable=frozenset(self.trainable()),
+      seed_keys=self._seed_keys,
+      input_fields=self._input_fields,
+    )
+
+  def _create_weights(self, seed: int) -> dict[str, tf.Variable]:
+    weights = {}
+    for stage, (start, end) in enumerate(self._ranges):
+      device = self._devices[self._schedule.placement[0][stage]]
+      for name, weight in declared_weights(self._layers[start:end]).items():
+        with tf.device(device):
+          value = weight.init.values(name, weight.shape, seed)
+          weights[name] = tf.Variable(value, trainable=weight.trainable, name=name)
+    return weights
+
+  def _move(
+    self,
+    moments: Mapping[str, tuple[tf.Tensor, tf.Tensor]],
+    decays: Mapping[str, float],
+    moves: tf.Tensor,
+  ) -> None:
+    """Steps the moving statistics once, unless the mini-batch is skipped."""
+    for name, pair in moments.items():
+      for kind, value in zip(("moving_mean", "moving_variance"), pair, strict=True):
+        moving = self.weights[f"{name}/{kind}"]
+        with tf.device(moving.device):
+          old = moving.read_value()
+          new = old + (1.0 - decays[name]) * (value - old)
+          moving.assign(tf.where(moves, new, old))
+
+
+def declared_weights(layers: Sequence[Layer]) -> dict[str, WeightParams]:
+  """Lists the weights that layers own by global name; tied ones belong to another."""
+  return {
+    f"{layer.name}/{path}": weight
+    for layer in layers
+    for path, weight in layer.weights().items()
+    if not weight.tied_to
+  }

@@ -1,0 +1,69 @@
+"""Re-materialization of one layer inside a cell (GPipe, section 2.3).
+
+`tf.recompute_grad` would serve, but adds zero to every weight, refuses None and makes
+embedding gradients dense. The recomputation here is tied to the gradient by
+`x + cast(dy[0] > 3e38)`: no compiler folds it, so none merges the recomputation with
+the forward, and it starts only when the gradient is there. x differs from itself only
+if dy is already infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tfpipe.lazy import tf
+
+_HUGE = 3e38
+
+
+def rematerialize(
+  fn: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+  theta: Sequence[tf.Tensor],
+  inputs: Sequence[tf.Tensor],
+) -> Sequence[tf.Tensor]:
+  """Calls `fn([*theta, *inputs])`, keeping only its arguments for the backward pass.
+
+  Args:
+    fn: a pure function of its tensors; called once now and once per gradient.
+    theta: weights and seeds.
+    inputs: tensors of any dtype.
+
+  Returns:
+    The flat list that fn returns.
+  """
+
+  @tf.custom_gradient
+  def call(*args: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable]:
+    outputs = fn(args)
+
+    def gradient(*dys: tf.Tensor) -> list[tf.Tensor | None]:
+      kept = args[: len(theta)]
+      again = [*kept, *_tie(args[len(theta) :], dys)]
+      sources = [i for i, arg in enumerate(again) if arg.dtype.is_floating]
+      with tf.GradientTape() as tape:
+        tape.watch([again[i] for i in sources])
+        # Differentiated as a function, as the whole cell is without remat: the same
+        # order of sums, the same bits.
+        outs = tf.function(lambda *args: list(fn(args)), autograph=False)(*again)
+      targets = [i for i, out in enumerate(outs) if out.dtype.is_floating]
+      found = tape.gradient(
+        [outs[i] for i in targets],
+        [again[i] for i in sources],
+        output_gradients=[dys[i] for i in targets],
+      )
+      gradients: list[tf.Tensor | None] = [None] * len(again)
+      for i, value in zip(sources, found, strict=True):
+        gradients[i] = value
+      return gradients
+
+    return outputs, gradient
+
+  outputs = call(*theta, *inputs)
+  return outputs if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def _tie(inputs: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  floats = [dy for dy in dys if dy is not None and dy.dtype.is_floating]
+  first = tf.cast(tf.reshape(floats[0], [-1])[0], tf.float32)
+  zero = tf.cast(first > _HUGE, tf.float32)
+  return [x + tf.cast(zero, x.dtype) if x.dtype.is_floating else x for x in inputs]

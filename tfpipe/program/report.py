@@ -1,0 +1,74 @@
+"""What a run shows: the first screen, a line of progress, `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Mapping
+
+from tfpipe import plan as plan_lib
+from tfpipe.params import Params
+from tfpipe.plan import Plan
+from tfpipe.units import format_secs
+
+
+def show(line: str) -> None:
+  """Prints a line at once."""
+  print(line, flush=True)
+
+
+def first_screen(params: Params, changes: str, plan: Plan) -> str:
+  """Says what will run: experiment, what differs from it, the cut, the prediction."""
+  parts = [f"experiment {params.name}"]
+  if changes:
+    parts.append("changed from the experiment:\n" + _indent(changes))
+  parts += [plan_lib.table(plan), plan_lib.summary(plan)]
+  return "\n".join(parts)
+
+
+def line(values: Mapping[str, float | int]) -> str:
+  """Formats a stable, greppable line: `step=10 loss=2.31 ...`."""
+  return " ".join(f"{name}={_format(value)}" for name, value in values.items())
+
+
+class MetricsFile:
+  """Appends metrics to `metrics.jsonl`, a JSON object a line."""
+
+  def __init__(self, folder: pathlib.Path) -> None:
+    self._path = folder / "metrics.jsonl"
+
+  def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+    """Writes a record; `kind` is `train` or `eval`."""
+    record = {"kind": kind, "step": step, **values}
+    with self._path.open("a") as file:
+      file.write(json.dumps(record) + "\n")
+
+
+class Progress:
+  """Rate and remaining time, measured between lines of progress."""
+
+  def __init__(self, step: int, max_steps: int, batch_size: int) -> None:
+    self._max_steps = max_steps
+    self._batch_size = batch_size
+    self.restart(step)
+
+  def restart(self, step: int) -> None:
+    """Starts the measurement anew, after a pause that is no training."""
+    self._step, self._time = step, time.monotonic()
+
+  def rate(self, step: int) -> tuple[float, str]:
+    """Gives examples per second since the last call, and the time left as text."""
+    secs = max(time.monotonic() - self._time, 1e-9)
+    steps = step - self._step
+    self.restart(step)
+    left = secs / max(steps, 1) * (self._max_steps - step)
+    return steps * self._batch_size / secs, format_secs(left)
+
+
+def _format(value: float | int | str) -> str:
+  return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _indent(text: str) -> str:
+  return "\n".join("  " + part for part in text.splitlines())

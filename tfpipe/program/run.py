@@ -1,0 +1,109 @@
+"""A run: the planned network on its devices, with its learner and its whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfpipe.input.base import Input
+from tfpipe.lazy import tf
+from tfpipe.params import Params
+from tfpipe.pipeline import placement
+from tfpipe.pipeline.pipeline import Pipeline
+from tfpipe.plan import Plan
+from tfpipe.program.checkpoint import Checkpoint, check_matches
+
+
+class Run:
+  """Everything that a training program holds on devices.
+
+  Attributes:
+    params: the Params of the run.
+    plan: what was planned from them.
+    devices: full device names, by the schedule's device numbers.
+    pipeline: weights and functions.
+    learner: the optimizer and its state.
+    input: training input.
+  """
+
+  def __init__(self, params: Params, plan: Plan) -> None:
+    self.params = params
+    self.plan = plan
+    # Everything that can be refused is made before the first device is touched.
+    task = params.task.Instantiate()
+    self.learner = params.task.learner.Instantiate()
+    self.input: Input = params.input.Instantiate()
+    self.eval_input: Input | None = (
+      params.eval_input.Instantiate() if params.eval_input else None
+    )
+    layers = [layer.Instantiate() for layer in task.Layers()]
+    self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
+    # With them on, Grappler reorders sums and fuses products by what it finds on one
+    # device, so that the last bits would depend on the cut.
+    tf.config.optimizer.set_experimental_options(
+      {"arithmetic_optimization": False, "remapping": False}
+    )
+    self.pipeline = Pipeline(
+      layers,
+      plan.cells,
+      plan.schedule,
+      self.devices,
+      input_fields=task.INPUT_FIELDS,
+      seed=params.train.seed,
+      remat_layers=params.pipeline.remat == "layer",
+    )
+    self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
+
+  def train_function(self) -> tf.types.experimental.ConcreteFunction:
+    """Traces the training step; see `Pipeline.train_function`."""
+    return self.pipeline.train_function(self.learner, tensor_specs(self.input))
+
+  def eval_function(self) -> tf.types.experimental.ConcreteFunction:
+    """Traces evaluation, with the weights' moving averages if the learner keeps them."""
+    assert self.eval_input is not None
+    prefix = "ema/"
+    averages = {
+      name.removeprefix(prefix): variable
+      for name, variable in self.learner.state().items()
+      if name.startswith(prefix)
+    }
+    return self.pipeline.eval_function(tensor_specs(self.eval_input), averages)
+
+  @property
+  def step(self) -> int:
+    """Mini-batches seen."""
+    return int(self.pipeline.step.numpy())
+
+  def state(self) -> dict[str, tf.Variable]:
+    """All variables by the names of their checkpoint entries."""
+    weights = {f"weights/{name}": v for name, v in self.pipeline.weights.items()}
+    return {**weights, **self.learner.state(), "step": self.pipeline.step}
+
+  def checkpoint(self) -> Checkpoint:
+    """Copies the state to the host."""
+    arrays = {name: np.asarray(v.numpy()) for name, v in self.state().items()}
+    return Checkpoint(self.step, arrays, self.params.name, self.params.ToText())
+
+  def restore(self, checkpoint: Checkpoint) -> None:
+    """Takes over a checkpoint, all of it or nothing.
+
+    Raises:
+      ValueError: it is of another experiment or model; entries are named.
+    """
+    if checkpoint.experiment != self.params.name:
+      raise ValueError(
+        f"the checkpoint is of experiment {checkpoint.experiment}, this run is of "
+        f"{self.params.name}; give it a folder of its own"
+      )
+    state = self.state()
+    check_matches(checkpoint, {n: tuple(v.shape) for n, v in state.items()})
+    for name, variable in state.items():
+      variable.assign(checkpoint.arrays[name])
+
+
+def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:
+  """Gives an input's specs as TensorFlow's."""
+  return {
+    name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in source.specs().items()
+  }

@@ -1,0 +1,135 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import difflib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfpipe.program import checkpoint as checkpoint_lib
+from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.report import MetricsFile, Progress, line, show
+from tfpipe.program.run import Run
+from tfpipe.program.stop import StopSignal
+
+
+def restore_newest(run: Run, folder: pathlib.Path) -> bool:
+  """Continues from the newest complete checkpoint, if there is one.
+
+  Returns:
+    whether there was one.
+
+  Raises:
+    ValueError: all checkpoints are damaged, or the newest is of another model.
+  """
+  newest, damaged = checkpoint_lib.newest(folder)
+  for message in damaged:
+    show(f"skipped: {message}")
+  if newest is None:
+    return False
+  run.restore(newest)
+  show(f"restored step {newest.step} from {folder}")
+  changes = [
+    change
+    for change in difflib.ndiff(
+      newest.params.splitlines(), run.params.ToText().splitlines()
+    )
+    if change.startswith(("- ", "+ "))
+  ]
+  if changes:
+    show("changed since then:\n  " + "\n  ".join(changes))
+  return True
+
+
+class Trainer:
+  """Trains a run to its last step, saving and evaluating on the way."""
+
+  def __init__(self, run: Run, logdir: pathlib.Path, *, evaluates: bool) -> None:
+    self._run = run
+    self._p = run.params.train
+    self._logdir = logdir
+    self._metrics = MetricsFile(logdir)
+    self._evaluates = evaluates and run.eval_input is not None
+    self._eval_function: Any = None
+    self._saved_step = run.step
+    # Missing data is found here, before the first step.
+    self._batches = iter(run.input.dataset(start_step=run.step))
+    if self._evaluates and run.eval_input is not None:
+      run.eval_input.dataset()
+
+  def train(self) -> None:
+    """Runs steps until `max_steps`, the end of the data, or a signal to stop.
+
+    Raises:
+      FloatingPointError: an update was not finite and the learner's Params say stop.
+    """
+    run, p = self._run, self._p
+    step = run.step
+    function = run.train_function()
+    progress = Progress(step, p.max_steps, run.input.params.batch_size)
+    with StopSignal() as stop:
+      while step < p.max_steps and not stop.name:
+        batch = next(self._batches, None)
+        if batch is None:
+          show(f"the training data ended after step {step}")
+          break
+        outputs = function(batch)
+        self._check(step, outputs)
+        step += 1
+        last = step == p.max_steps
+        if step % p.log_interval_steps == 0 or last:
+          self._log(step, outputs, progress)
+        if step % p.save_interval_steps == 0:
+          self._save()
+        if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
+          self.evaluate()
+          progress.restart(step)
+    self._save()
+    if stop.name:
+      show(f"stopped by {stop.name} after step {step}; the same command continues")
+    elif self._evaluates:
+      self.evaluate()
+
+  def evaluate(self) -> None:
+    """Evaluates on the whole split and reports."""
+    if not self._evaluates:
+      return
+    if self._eval_function is None:
+      self._eval_function = self._run.eval_function()
+    values = evaluate(self._run, self._eval_function)
+    step = self._run.step
+    self._metrics.write("eval", step, values)
+    show("eval " + line({"step": step, **values}))
+
+  def _check(self, step: int, outputs: Mapping[str, Any]) -> None:
+    update = {name: value.numpy() for name, value in outputs["update"].items()}
+    try:
+      self._run.learner.check(update)
+    except FloatingPointError as error:
+      losses = outputs["micro_batch_losses"].numpy()
+      bad = [str(m) for m in np.flatnonzero(~np.isfinite(losses))]
+      where = f" (losses of micro-batches {', '.join(bad)})" if bad else ""
+      raise FloatingPointError(f"step {step}{where}: {error}") from error
+
+  def _log(self, step: int, outputs: Mapping[str, Any], progress: Progress) -> None:
+    values = means(outputs["metrics"])
+    update = outputs["update"]
+    values["loss"] += float(update["l2_loss"])
+    values["learning_rate"] = float(update["learning_rate"])
+    values["grad_norm"] = float(update["grad_norm"])
+    values["examples/s"], left = progress.rate(step)
+    self._metrics.write("train", step, values)
+    show(f"{line({'step': f'{step}/{self._p.max_steps}', **values})} eta={left}")
+
+  def _save(self) -> None:
+    step = self._run.step
+    if step == self._saved_step:
+      return
+    path = checkpoint_lib.save(
+      self._logdir, self._run.checkpoint(), self._p.keep_checkpoints
+    )
+    self._saved_step = step
+    show(f"saved {path}")

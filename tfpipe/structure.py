@@ -1,0 +1,45 @@
+"""Nested inputs and outputs of cells: which leaves are tensors, which are constants.
+
+A border may carry tuples, lists, dicts, NestedMaps, None and Python values beside
+tensors. A `Structure` remembers everything but the tensors, so that a traced function
+can take and give a flat list of tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfpipe.lazy import tf
+
+_TENSOR = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+  """The shape of a nest: its constants in place, `_TENSOR` where a tensor goes."""
+
+  skeleton: Any
+
+  @staticmethod
+  def split(nest: Any) -> tuple[Structure, list[tf.Tensor]]:
+    """Separates a nest into its structure and its tensors, in `tf.nest` order."""
+    leaves = tf.nest.flatten(nest)
+    skeleton = [
+      _TENSOR if tf.is_tensor(leaf) or _is_spec(leaf) else leaf for leaf in leaves
+    ]
+    tensors = [leaf for leaf in leaves if tf.is_tensor(leaf) or _is_spec(leaf)]
+    return Structure(tf.nest.pack_sequence_as(nest, skeleton)), tensors
+
+  def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+    """Puts tensors back in place."""
+    rest = iter(tensors)
+    leaves = [
+      next(rest) if leaf is _TENSOR else leaf for leaf in tf.nest.flatten(self.skeleton)
+    ]
+    return tf.nest.pack_sequence_as(self.skeleton, leaves)
+
+
+def _is_spec(leaf: Any) -> bool:
+  return isinstance(leaf, tf.TensorSpec)

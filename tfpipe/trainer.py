@@ -1,0 +1,138 @@
+"""Trains and evaluates an experiment: `python -m tfpipe.trainer --model=... --logdir=...`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from tfpipe import plan as plan_lib
+from tfpipe import registry, schedule
+from tfpipe.model import REMAT
+from tfpipe.params import Params
+from tfpipe.plan import Plan
+from tfpipe.program.report import first_screen, show
+from tfpipe.program.run import Run
+from tfpipe.program.train import Trainer, restore_newest
+from tfpipe.schedule import draw
+
+# TensorFlow's start-up notes would drown the first screen; errors still show.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+MODES = ("train_and_eval", "train", "eval", "plan", "inspect")
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model", None, "Name of the experiment, e.g. lm.shakespeare.Char.")
+flags.DEFINE_string("logdir", None, "Folder of the run: checkpoints, params, metrics.")
+flags.DEFINE_enum(
+  "mode",
+  "train_and_eval",
+  MODES,
+  "train_and_eval trains, then evaluates; eval evaluates the newest checkpoint; plan "
+  "prints the cut, the schedule and the prediction; inspect prints all Params.",
+)
+flags.DEFINE_integer("num_partitions", None, "K: number of cells.")
+flags.DEFINE_integer("num_micro_batches", None, "M: number of micro-batches.")
+flags.DEFINE_string("schedule", None, f"Schedule: {', '.join(schedule.NAMES)}.")
+flags.DEFINE_string("remat", None, f"Re-materialization: {', '.join(REMAT)}.")
+flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
+flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
+flags.DEFINE_multi_string(
+  "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
+)
+
+# Flags that are short for one of the Params.
+_SHORT = {
+  "num_partitions": "pipeline.num_partitions",
+  "num_micro_batches": "pipeline.num_micro_batches",
+  "schedule": "pipeline.schedule",
+  "remat": "pipeline.remat",
+  "devices": "pipeline.devices",
+  "max_steps": "train.max_steps",
+}
+
+
+def model_params(name: str, overrides: Sequence[str]) -> Params:
+  """Gives the Params of an experiment with `key.path=value` overrides.
+
+  Raises:
+    LookupError: no such experiment.
+    ValueError, AttributeError, TypeError: a bad override.
+  """
+  params = registry.Get(name)().Model()
+  seen: dict[str, str] = {}
+  for override in overrides:
+    path, equals, value = (part.strip() for part in override.partition("="))
+    if not equals:
+      raise ValueError(f"--set {override!r}: must be key.path=value")
+    if seen.setdefault(path, value) != value:
+      raise ValueError(f"{path} is set twice: to {seen[path]} and to {value}")
+    params.SetFromText(path, value)
+  return params
+
+
+def _overrides() -> list[str]:
+  short = [
+    f"{path}={FLAGS[flag].value}"
+    for flag, path in _SHORT.items()
+    if FLAGS[flag].value is not None
+  ]
+  return [*FLAGS.set, *short]
+
+
+def _prepare() -> tuple[Params, Plan, str]:
+  """Reads flags and Params and plans the run; touches no device."""
+  if not FLAGS.model:
+    raise ValueError("--model is missing; it names an experiment")
+  if FLAGS.mode in ("plan", "inspect"):
+    if FLAGS.logdir:
+      raise ValueError(f"--logdir has no effect with --mode={FLAGS.mode}")
+  elif not FLAGS.logdir:
+    raise ValueError(f"--logdir is missing; --mode={FLAGS.mode} needs a folder")
+  params = model_params(FLAGS.model, _overrides())
+  changes = registry.Get(FLAGS.model)().Model().TextDiff(params)
+  if FLAGS.mode == "eval" and params.eval_input is None:
+    raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
+  return params, plan_lib.make(params), changes
+
+
+def _set_up(params: Params, plan: Plan) -> Trainer:
+  """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
+  logdir = pathlib.Path(FLAGS.logdir)
+  run = Run(params, plan)
+  show("devices " + ", ".join(run.devices))
+  logdir.mkdir(parents=True, exist_ok=True)
+  restored = restore_newest(run, logdir)
+  if FLAGS.mode == "eval" and not restored:
+    raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
+  (logdir / "params.txt").write_text(params.ToText())
+  return Trainer(run, logdir, evaluates=FLAGS.mode != "train")
+
+
+def main(argv: Sequence[str]) -> None:
+  """Runs the mode that the flags name."""
+  try:
+    if len(argv) > 1:
+      raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
+    params, plan, changes = _prepare()
+    if FLAGS.mode == "inspect":
+      return show(params.ToText())
+    show(first_screen(params, changes, plan))
+    if FLAGS.mode == "plan":
+      return show(draw.lists(plan.schedule))
+    trainer = _set_up(params, plan)
+  except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+  if FLAGS.mode == "eval":
+    return trainer.evaluate()
+  try:
+    return trainer.train()
+  except FloatingPointError as error:
+    sys.exit(f"stopped: {error}")
+
+
+if __name__ == "__main__":
+  app.run(main)
