@@ -108,8 +108,8 @@ def check_devices(spec: str, num_devices: int) -> None:
   for name in names:
     if not re.fullmatch(r"(.*/)?(device:)?[A-Za-z]+:\d+", name.strip()):
       raise ValueError(
-        f"pipeline.devices={spec!r}: {name!r} is not a device name such as 'GPU:0', nor "
-        f"one of {', '.join(DEVICE_KINDS)}{nearest(name, DEVICE_KINDS)}"
+        f"pipeline.devices={spec!r}: {name!r} is not a device name such as 'GPU:0', "
+        f"nor one of {', '.join(DEVICE_KINDS)}{nearest(name, DEVICE_KINDS)}"
       )
   if len(names) != num_devices:
     raise ValueError(

@@ -32,13 +32,24 @@ class Structure:
     tensors = [leaf for leaf in leaves if tf.is_tensor(leaf) or _is_spec(leaf)]
     return Structure(tf.nest.pack_sequence_as(nest, skeleton)), tensors
 
-  def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+  def pack(self, tensors: Sequence[Any]) -> Any:
     """Puts tensors back in place."""
     rest = iter(tensors)
     leaves = [
       next(rest) if leaf is _TENSOR else leaf for leaf in tf.nest.flatten(self.skeleton)
     ]
     return tf.nest.pack_sequence_as(self.skeleton, leaves)
+
+
+def static_shape(value: tf.Tensor | tf.TensorSpec | tf.Variable) -> tuple[int, ...]:
+  """Gives the shape.
+
+  Raises:
+    ValueError: a dimension is not known.
+  """
+  if not value.shape.is_fully_defined():
+    raise ValueError(f"{value!r}: every dimension must be known")
+  return tuple(size for size in value.shape.as_list() if size is not None)
 
 
 def _is_spec(leaf: Any) -> bool:

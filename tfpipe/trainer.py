@@ -1,4 +1,4 @@
-"""Trains and evaluates an experiment: `python -m tfpipe.trainer --model=... --logdir=...`."""
+"""Trains an experiment: `python -m tfpipe.trainer --model=NAME --logdir=FOLDER`."""
 
 from __future__ import annotations
 

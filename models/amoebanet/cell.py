@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from models.amoebanet.genotype import GENOTYPES
-from models.amoebanet.operations import (
+from models.amoebanet.blocks import (
   ConvChain,
   FactorizedReduction,
   Identity,
   ProjectedPool,
-  operation,
-  pointwise,
   sum_costs,
 )
+from models.amoebanet.genotype import GENOTYPES
+from models.amoebanet.operations import adapter, operation, pointwise
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer
 from tfpipe.layers.batch_norm import BatchNorm
@@ -76,7 +75,9 @@ class Cell(Layer):
     channels = (first, second, *[p.filters] * len(self.wiring.pairs))
     self.CreateChild("input", pointwise(p.input_channels, p.filters, 1, p.norm))
     before = p.previous_channels or p.filters
-    self.CreateChild("previous", self._Adapter(before, p.previous_is_larger))
+    self.CreateChild(
+      "previous", adapter(before, p.filters, p.previous_is_larger, p.norm)
+    )
     ops = []
     for op in self._operations:
       stride = 2 if p.reduction and op.state < 2 else 1
@@ -84,22 +85,12 @@ class Cell(Layer):
       ops.append(operation(op.name, *args))
     self.CreateChildren("op", ops)
     outputs = [
-      self._Adapter(channels[s], p.reduction and s < 2) for s in self.wiring.concat
+      adapter(channels[s], p.filters, p.reduction and s < 2, p.norm)
+      for s in self.wiring.concat
     ]
     self.CreateChildren("output", outputs)
     num_paths = sum(op.name != "none" for op in self._operations)
     self.CreateChild("drop_path", p.drop_path.Copy().Set(num_paths=num_paths))
-
-  def _Adapter(self, channels: int, is_larger: bool) -> InstantiableParams:
-    """Gives the layer that brings a map to the channels and size of the states."""
-    p = self.params
-    if is_larger:
-      return FactorizedReduction.Params().Set(
-        input_channels=channels, filters=p.filters, norm=p.norm
-      )
-    if channels != p.filters:
-      return pointwise(channels, p.filters, 1, p.norm)
-    return Identity.Params()
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the cell."""

@@ -1,11 +1,11 @@
-"""Where logits and losses of AmoebaNet are made: the classifier and the auxiliary head."""
+"""Where AmoebaNet makes logits and losses: the classifier and the auxiliary head."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from models.amoebanet.blocks import ConvChain, conv_params, sum_costs
 from models.amoebanet.cell import Cell
-from models.amoebanet.operations import ConvChain, conv_params, sum_costs
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.batch_norm import BatchNorm
@@ -188,8 +188,8 @@ class AuxCell(Cell):
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the cell, and adds the loss of the head."""
-    *inputs, side = inputs
-    y, x = super().FProp(theta, *inputs)
+    *maps, side = inputs
+    y, x = super().FProp(theta, *maps)
     if not self.do_eval:
       logits = self.aux_head.FProp(theta.aux_head, y)
       loss, _ = self.aux_loss.Loss(logits, side)
@@ -199,8 +199,8 @@ class AuxCell(Cell):
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
     """Gives the cost of training."""
-    *inputs, side = inputs
-    cell = super().FPropMeta(params, *inputs)
+    *maps, side = inputs
+    cell = super().FPropMeta(params, *maps)
     layer = params.Instantiate()
     head = layer.aux_head.FPropMeta(layer.aux_head.params, cell.out_shapes[0])
     loss = layer.aux_loss.FPropMeta(layer.aux_loss.params, head.out_shapes, side)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from models.amoebanet.blocks import ConvChain, conv_params
 from models.amoebanet.cell import Cell
 from models.amoebanet.genotype import GENOTYPES
 from models.amoebanet.heads import AuxCell, AuxHead, Classifier, Logits
-from models.amoebanet.operations import ConvChain, conv_params
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.layers.classifier_loss import ClassifierLoss
-from tfpipe.layers.dropout import DropPath, Dropout
+from tfpipe.layers.dropout import Dropout, DropPath
 from tfpipe.layers.window import output_side
 from tfpipe.optimizers.checks import (
   check_bool,

@@ -118,3 +118,13 @@ def test_layout_of_the_weights_does_not_change_a_bit(tf, cpus, optimizer):
   assert 0 < metrics[0]["clip_factor"] < 1
   for training in trainings[1:]:
     assert_same_bits(training.values(), trainings[0].values())
+
+
+def test_nonfinite_gradients_are_named_right_in_a_mixed_layout(tf, cpus):
+  devices = {name: cpus[-1 - index % 4] for index, name in enumerate(SHAPES)}
+  training = Training(tf, VALUES, devices=devices)
+  for index, name in enumerate(training.learner.weight_names):
+    gradients = random_gradients(VALUES, 1)[0]
+    gradients[name][...] = np.inf
+    metrics = training.step(gradients)
+    assert metrics["nonfinite"].tolist() == [i == index for i in range(len(SHAPES))]

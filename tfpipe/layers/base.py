@@ -93,7 +93,7 @@ class Layer:
     return child
 
   def set_path(self, path: str) -> None:
-    """Prefixes the path of this layer and of all below, relative to the cell's layer."""
+    """Prefixes the paths of this layer and of all below it."""
     self.path = f"{path}/{self.path}" if self.path else path
     for child in self.children():
       child.set_path(path)

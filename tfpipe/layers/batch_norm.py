@@ -7,9 +7,11 @@ micro-batches (GPipe, section 2.3).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.cost import LayerCost
 from tfpipe.layers import window
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import WeightInit
@@ -57,8 +59,9 @@ class BatchNorm(Layer):
     # Empty statistics: the op takes those of x.
     empty = tf.zeros([0])
     result = _normalize(x, theta, p.epsilon, empty, empty)
-    biased = result.batch_variance * _bias(x.shape)
-    self.AddMoments(result.batch_mean, biased, p.decay)
+    # Moments are no part of what is differentiated: the op's gradient covers them.
+    variance = tf.stop_gradient(result.batch_variance) * _bias(x.shape)
+    self.AddMoments(result.batch_mean, variance, p.decay)
     return result.y
 
   @classmethod
@@ -93,7 +96,7 @@ def _normalize(
   )
 
 
-def _bias(shape: tf.TensorShape) -> float:
+def _bias(shape: Sequence[int]) -> float:
   """Gives what turns the fused op's unbiased variance over n cells into the biased."""
-  num_cells = shape[0] * shape[1] * shape[2]
+  num_cells = math.prod(shape[:3])
   return (num_cells - 1) / num_cells

@@ -141,5 +141,5 @@ def _kernel(shape: tuple[int, ...]) -> WeightParams:
 def _pointwise(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   """Convolves with a 1×1 filter, as the matrix product it is: 1.2 × as fast on CPU."""
   rows = tf.reshape(x, [-1, x.shape[-1]])
-  y = tf.matmul(rows, tf.reshape(w, w.shape[2:]))
+  y = tf.matmul(rows, tf.squeeze(w, [0, 1]))
   return tf.reshape(y, [*x.shape[:-1], w.shape[-1]])

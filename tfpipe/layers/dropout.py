@@ -5,10 +5,9 @@ Both keep their masks only, not their inputs, for the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.cost import LayerCost
 from tfpipe.layers import rng
 from tfpipe.layers.base import Layer
 from tfpipe.lazy import tf
@@ -62,8 +61,8 @@ class DropPath(Layer):
 
   Path i of an example is kept with probability
   keep = 1 - min(1, step / total_steps) · (1 - keep_prob) and then divided by it.
-  `FProp(theta, *paths)`: `num_paths` tensors [batch, ...] → a tuple of the same. Nothing
-  happens in evaluation.
+  `FProp(theta, *paths)`: `num_paths` tensors [batch, ...] → a tuple of the same.
+  Nothing happens in evaluation.
   """
 
   @classmethod
@@ -114,7 +113,7 @@ def scaled(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
   scale = tf.reshape(scale, [-1] + [1] * (len(x.shape) - 1))
 
   @tf.custom_gradient
-  def multiply(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+  def multiply(x: tf.Tensor) -> Any:
     return x * scale, lambda dy: dy * scale
 
   return multiply(x)
@@ -124,7 +123,7 @@ def _masked(x: tf.Tensor, kept: tf.Tensor, scale: float) -> tf.Tensor:
   """Gives scale · x where `kept`, 0 elsewhere."""
 
   @tf.custom_gradient
-  def mask(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+  def mask(x: tf.Tensor) -> Any:
     return tf.where(kept, x * scale, 0.0), lambda dy: tf.where(kept, dy * scale, 0.0)
 
   return mask(x)

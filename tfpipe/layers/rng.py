@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from tfpipe.lazy import tf
 
-
 # A Philox block gives four 32-bit numbers.
 _BLOCK = 4
 _PHILOX = 1

@@ -70,9 +70,7 @@ class SoftmaxLoss(Layer):
     logits = tf.matmul(x, theta.w, transpose_b=bool(p.tied_to))
     logits = tf.nn.bias_add(logits, theta.b)
     if p.logits_abs_max:
-      logits = tf.raw_ops.ClipByValue(
-        t=logits, clip_value_min=-p.logits_abs_max, clip_value_max=p.logits_abs_max
-      )
+      logits = clip(logits, p.logits_abs_max)
     loss, nats = cross_entropy(logits, labels, p.label_smoothing)
     best = tf.argmax(logits, -1, output_type=labels.dtype)
     hits = tf.cast(best == labels, tf.float32)
@@ -106,8 +104,29 @@ class SoftmaxLoss(Layer):
       NestedMap.fromkeys(("loss", "log_perplexity", "accuracy"), (scalar, scalar)),
       flops=flops,
       matmul_flops=2 * x.size * p.vocab_size,
-      activation_bytes=4 * logits,
+      # Logits; norm and place of the label.
+      activation_bytes=4 * logits + 12 * rows,
     )
+
+
+def clip(logits: tf.Tensor, abs_max: float) -> tf.Tensor:
+  """Bounds float32 logits of any shape to ±abs_max; the gradient at a bound is 0.
+
+  The gradient keeps the result, which cross-entropy keeps anyway, and not the logits.
+  """
+
+  @tf.custom_gradient
+  def call(logits: tf.Tensor) -> Any:
+    y = tf.raw_ops.ClipByValue(
+      t=logits, clip_value_min=-abs_max, clip_value_max=abs_max
+    )
+
+    def gradient(dy: tf.Tensor) -> tf.Tensor:
+      return tf.where(tf.abs(y) < abs_max, dy, 0.0)
+
+    return y, gradient
+
+  return call(logits)
 
 
 def cross_entropy(

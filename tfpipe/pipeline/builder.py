@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
 from tfpipe.pipeline.cell import Cell, CellOutputs
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
-from tfpipe.structure import Structure
+from tfpipe.structure import static_shape
 
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 Metrics: TypeAlias = "dict[str, tuple[tf.Tensor, tf.Tensor]]"
 
 
@@ -110,8 +111,8 @@ class _Step:
     self._last: dict[str, list[tf.Operation]] = {d: [] for d in builder._devices}
     self._inputs: dict[tuple[int, int], list[tf.Tensor]] = {}
     self._calls: dict[tuple[int, int], _Call] = {}
-    self._dys: dict[tuple[int, int], list[tf.Tensor | None]] = {}
-    self._sums: dict[int, list[tf.Tensor | None]] = {}
+    self._dys: dict[tuple[int, int], list[Gradient | None]] = {}
+    self._sums: dict[int, list[Any]] = {}
     self._moments: dict[int, list[list[tf.Tensor]]] = {}
     self._losses: list[dict[str, tuple[tf.Tensor, tf.Tensor]]] = []
     self._feeds = [self._feed(stage) for stage in range(len(builder._cells))]
@@ -158,7 +159,7 @@ class _Step:
 
   def _seeds(self, stage: int, m: int) -> tf.Tensor:
     names = self._b._cells[stage].seed_names()
-    size = next(iter(self._batch.values())).shape[0] // self._num
+    size = static_shape(next(iter(self._batch.values())))[0] // self._num
     keys = tf.constant([self._b._seed_keys[name] for name in names], tf.int64)
     rest = tf.stack([self._step, tf.constant(m * size, tf.int64)])
     rows = tf.tile(rest[None], [len(names), 1])
@@ -238,7 +239,7 @@ class _Step:
         dys.append(dy)
     return targets, dys
 
-  def _add(self, stage: int, gradients: Sequence[tf.Tensor | None]) -> None:
+  def _add(self, stage: int, gradients: Sequence[Gradient | None]) -> None:
     """Adds a micro-batch's weight gradients to the stage's one buffer per weight."""
     sums = self._sums.get(stage, [None] * len(gradients))
     some = [i for i, g in enumerate(gradients) if g is not None]
@@ -265,7 +266,7 @@ class _Step:
 
   def _gradient_sums(self) -> dict[str, tf.Tensor]:
     """Adds the contributions of all uses of a weight, in layer order, on its device."""
-    uses: dict[str, list[tf.Tensor]] = {}
+    uses: dict[str, list[Any]] = {}
     for stage, sums in sorted(self._sums.items()):
       names = self._b._cells[stage].weight_names()
       for index, value in zip(self._trainable(stage), sums, strict=True):
@@ -293,7 +294,7 @@ _SCOPES = {"F": "forward", "R": "recompute", "BW": "backward"}
 
 
 def _accumulate(
-  sums: list[tf.Tensor | None], gradients: list[tf.Tensor]
+  sums: list[tf.Tensor | None], gradients: list[Gradient]
 ) -> list[tf.Tensor]:
   dense = [tf.convert_to_tensor(g) for g in gradients]
   return [

@@ -1,4 +1,4 @@
-"""A network on its devices: weights, cells, and the functions that train and test it."""
+"""A network on its devices: its weights, and the functions that train and test it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tfpipe.pipeline.cell import make_cells
 from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.schedule import forward
 from tfpipe.schedule.schedule import Schedule
+from tfpipe.structure import static_shape
 
 Batch: TypeAlias = "Mapping[str, tf.TensorSpec]"
 
@@ -46,7 +47,7 @@ class Pipeline:
     self._declared = declared_weights(layers)
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
-      self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+      self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="step")
     self._seed_keys = {
       f"{layer.name}/{path}": name_key(f"{seed}/{layer.name}/{path}")
       for layer in layers
@@ -80,7 +81,7 @@ class Pipeline:
       result = builder.build(batch, self.step.read_value())
       update = learner.apply(result.gradient_sums, result.metrics["loss"][1])
       finite = tf.reduce_all(tf.math.is_finite(result.micro_batch_losses))
-      moves = finite & ~update["skipped"]
+      moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       self.step.assign_add(1)
       return {
@@ -122,9 +123,13 @@ class Pipeline:
     *,
     do_eval: bool,
   ) -> StepBuilder:
-    rows = next(iter(batch.values())).shape[0]
+    shapes = {name: static_shape(spec) for name, spec in batch.items()}
+    rows = next(iter(shapes.values()))[0]
     size = micro_batch_size(rows, schedule.num_micro_batches)
-    part = {n: tf.TensorSpec([size, *s.shape[1:]], s.dtype) for n, s in batch.items()}
+    part = {
+      name: tf.TensorSpec([size, *shapes[name][1:]], spec.dtype)
+      for name, spec in batch.items()
+    }
     inputs = tuple(part[name] for name in self._input_fields)
     cells = make_cells(
       self._layers,

@@ -68,7 +68,8 @@ def _named(names: Sequence[str]) -> tuple[str, ...]:
     short = f"/device:{full.device_type}:{full.device_index}"
     if short not in existing:
       raise ValueError(
-        f"device {name!r} does not exist; this machine has {', '.join(sorted(existing))}"
+        f"pipeline.devices: {name!r} does not exist; this machine has "
+        f"{', '.join(sorted(existing))}"
       )
     found.append(short)
   return tuple(found)

@@ -10,6 +10,7 @@ if dy is already infinite.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tfpipe.lazy import tf
 
@@ -33,10 +34,10 @@ def rematerialize(
   """
 
   @tf.custom_gradient
-  def call(*args: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable]:
+  def call(*args: tf.Tensor) -> Any:
     outputs = fn(args)
 
-    def gradient(*dys: tf.Tensor) -> list[tf.Tensor | None]:
+    def gradient(*dys: tf.Tensor) -> list[Any]:
       kept = args[: len(theta)]
       again = [*kept, *_tie(args[len(theta) :], dys)]
       sources = [i for i, arg in enumerate(again) if arg.dtype.is_floating]
@@ -51,7 +52,7 @@ def rematerialize(
         [again[i] for i in sources],
         output_gradients=[dys[i] for i in targets],
       )
-      gradients: list[tf.Tensor | None] = [None] * len(again)
+      gradients: list[Any] = [None] * len(again)
       for i, value in zip(sources, found, strict=True):
         gradients[i] = value
       return gradients

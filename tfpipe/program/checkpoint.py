@@ -15,6 +15,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint, keep: int) -> pathlib.Pat
     }
   )
   with aside.open("wb") as file:
-    np.savez(file, **{_META: np.array(meta)}, **checkpoint.arrays)
+    arrays: dict[str, Any] = {_META: np.array(meta), **checkpoint.arrays}
+    np.savez(file, **arrays)
     file.flush()
     os.fsync(file.fileno())
   aside.replace(path)

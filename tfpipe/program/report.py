@@ -27,7 +27,7 @@ def first_screen(params: Params, changes: str, plan: Plan) -> str:
   return "\n".join(parts)
 
 
-def line(values: Mapping[str, float | int]) -> str:
+def line(values: Mapping[str, float | int | str]) -> str:
   """Formats a stable, greppable line: `step=10 loss=2.31 ...`."""
   return " ".join(f"{name}={_format(value)}" for name, value in values.items())
 

@@ -13,6 +13,7 @@ from tfpipe.pipeline import placement
 from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.plan import Plan
 from tfpipe.program.checkpoint import Checkpoint, check_matches
+from tfpipe.structure import static_shape
 
 
 class Run:
@@ -60,7 +61,7 @@ class Run:
     return self.pipeline.train_function(self.learner, tensor_specs(self.input))
 
   def eval_function(self) -> tf.types.experimental.ConcreteFunction:
-    """Traces evaluation, with the weights' moving averages if the learner keeps them."""
+    """Traces evaluation, with the moving averages of the weights if there are any."""
     assert self.eval_input is not None
     prefix = "ema/"
     averages = {
@@ -97,7 +98,7 @@ class Run:
         f"{self.params.name}; give it a folder of its own"
       )
     state = self.state()
-    check_matches(checkpoint, {n: tuple(v.shape) for n, v in state.items()})
+    check_matches(checkpoint, {n: static_shape(v) for n, v in state.items()})
     for name, variable in state.items():
       variable.assign(checkpoint.arrays[name])
 

@@ -1,0 +1,124 @@
+"""Holds every layer to the contract of `tfpipe/layers/base.py`, row by row."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.layers import conformance, conformance_text, profiler
+from tfpipe import cost
+from tfpipe.nested_map import NestedMap
+from tfpipe.pipeline.cell import CellFunction
+
+ROWS = conformance.ROWS + conformance_text.ROWS
+by_row = pytest.mark.parametrize(
+  ("factory", "inputs", "side"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+
+
+def meta(factory, inputs, side):
+  extra = [NestedMap(side)] if side else []
+  params = factory()
+  return params.cls.FPropMeta(params, *inputs, *extra)
+
+
+@pytest.fixture(scope="module")
+def traced(tf):
+  """Traces each row once for all tests."""
+  found = {}
+
+  def trace(factory, inputs, side):
+    if factory not in found:
+      found[factory] = profiler.trace(tf, factory(), inputs, side)
+    return found[factory]
+
+  return trace
+
+
+@by_row
+def test_predicted_shapes_are_the_real_ones(tf, traced, factory, inputs, side):
+  outputs = tf.nest.flatten(
+    traced(factory, inputs, side).concrete.structured_outputs[0]
+  )
+  predicted = cost.flatten(meta(factory, inputs, side).out_shapes)
+  assert [tuple(y.shape) for y in outputs] == [spec.shape for spec in predicted]
+  assert [y.dtype.name for y in outputs] == [spec.dtype for spec in predicted]
+
+
+@by_row
+def test_predicted_parameters_are_the_weights_declared(factory, inputs, side):
+  weights = factory().Instantiate().weights().values()
+  predicted = meta(factory, inputs, side)
+  trainable = [np.prod(w.shape, dtype=int) for w in weights if w.trainable]
+  assert predicted.param_count == sum(trainable)
+  assert predicted.param_bytes == 4 * sum(np.prod(w.shape, dtype=int) for w in weights)
+
+
+@by_row
+def test_predicted_flops_are_what_the_profiler_counts(
+  tf, traced, factory, inputs, side
+):
+  predicted = meta(factory, inputs, side)
+  flops, matmul_flops = profiler.profiled_flops(tf, traced(factory, inputs, side))
+  assert predicted.matmul_flops == matmul_flops
+  assert predicted.flops == pytest.approx(flops, rel=0.01)
+
+
+@by_row
+def test_predicted_activation_bytes_are_what_the_tape_keeps(
+  tf, traced, factory, inputs, side
+):
+  predicted = meta(factory, inputs, side)
+  kept = profiler.kept_bytes(tf, traced(factory, inputs, side))
+  # A few scalars and vectors are left out of the formulas.
+  assert predicted.activation_bytes == pytest.approx(kept, rel=0.1, abs=64)
+
+
+@by_row
+def test_the_gradient_is_that_of_the_function(tf, traced, factory, inputs, side):
+  layer = traced(factory, inputs, side)
+  loss, gradient = profiler.loss_and_gradient(tf, layer, layer.arguments)
+  assert np.isfinite(loss)
+  assert all(np.isfinite(g).all() for g in gradient.values() if g is not None)
+
+
+@by_row
+def test_params_survive_copy_text_and_pickle(factory, inputs, side):
+  params = factory()
+  assert params.Copy() == params
+  assert pickle.loads(pickle.dumps(params)) == params
+  assert params.ToText() == factory().ToText()
+
+
+@by_row
+def test_one_trace_serves_all_calls(tf, factory, inputs, side):
+  layer = factory().Instantiate()
+  specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+  function = CellFunction(
+    [layer],
+    tuple(specs),
+    {name: tf.TensorSpec(x.shape, x.dtype) for name, x in (side or {}).items()},
+    do_eval=False,
+    remat_layers=False,
+  )
+  theta, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
+  seeds = tf.zeros([len(layer.seeds()), 3], tf.int64)
+  outputs = [function(list(theta.values()), seeds, *rest).tensors for _ in range(2)]
+  assert function.num_traces == 1
+  for first, second in zip(*outputs, strict=True):
+    np.testing.assert_array_equal(first, second)
+
+
+def test_costs_need_no_tensorflow():
+  code = (
+    "import sys\n"
+    "from tests.layers.test_conformance import ROWS, meta\n"
+    "for row in ROWS: meta(*row[1:])\n"
+    "print('tensorflow' in sys.modules)"
+  )
+  run = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert run.stdout == "False\n"
