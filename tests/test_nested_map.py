@@ -131,6 +131,7 @@ def test_paths_reach_into_maps_lists_and_tuples() -> None:
   assert m.GetItem("b[1].c") == 3
   assert m.GetItem("a.e[1]") == 5
   assert m.Get("b[-1].d") == 2
+  assert m.Get("b[-2]") == 1
   assert m.Get("z", default=7) is None
   assert m.Get("a.q") is None
   assert m.Get("a.q", default=7) == 7
@@ -150,8 +151,13 @@ def test_a_path_that_leads_nowhere_says_where_it_ends() -> None:
     m.GetItem("a.f")
   with pytest.raises(IndexError, match=r"b\[2\]: \[2\] is outside a list of 2 items"):
     m.GetItem("b[2]")
-  with pytest.raises(TypeError, match=r"z\.q: 'q' cannot be looked up .* NoneType"):
-    m.GetItem("z.q")
+  for path, message in [
+    ("z.q", r"z\.q: 'q' cannot be looked up .* NoneType"),
+    ("z[0]", r"z\[0\]: 0 cannot be looked up .* NoneType"),
+    ("b.q", r"b\.q: 'q' cannot be looked up .* list"),
+  ]:
+    with pytest.raises(TypeError, match=message):
+      m.GetItem(path)
   with pytest.raises(ValueError, match="is not a path"):
     m.GetItem("a..b")
 
@@ -179,7 +185,9 @@ def test_set_beyond_the_end_of_a_list_changes_nothing() -> None:
 
 
 def test_set_through_a_leaf_or_tuple_is_refused() -> None:
-  m = NestedMap(x=1, t=(1, 2))
+  m = NestedMap(x=1, t=(1, 2), l=[1])
+  with pytest.raises(TypeError, match=r"l\.y: 'y' cannot be set .* type list"):
+    m.Set("l.y", 0)
   with pytest.raises(TypeError, match=r"x\.y: 'y' cannot be set .* type int"):
     m.Set("x.y", 0)
   with pytest.raises(TypeError, match=r"t\[0\]: 0 cannot be set .* type tuple"):
@@ -278,6 +286,8 @@ def test_update_merges_maps_and_replaces_all_else() -> None:
     "new": {"q": 8},
   }
   assert type(m.a.y) is NestedMap
+  m.Update({"a": 1})
+  assert m.a == 1
 
 
 def test_update_refuses_bad_keys_at_any_depth() -> None:
@@ -333,6 +343,18 @@ def test_the_debug_string_has_shapes_instead_of_numbers() -> None:
     shape = (2, 3)
     dtype = "float32"
 
+  class Typed:
+    dtype = "int32"
+
+    def __repr__(self) -> str:
+      return "Typed()"
+
+  class Shaped(Typed):
+    dtype = property()
+    shape = (1,)
+
+  assert NestedMap(a=Typed()).DebugString() == "a  Typed()"
+  assert NestedMap(a=Shaped()).DebugString() == "a  Typed()"
   assert NestedMap(w=Array()).DebugString() == "w  float32 (2, 3)"
 
 

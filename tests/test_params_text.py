@@ -228,7 +228,7 @@ def test_a_params_that_may_be_absent_can_be_set_to_none_only() -> None:
     ValueError, match="dev is a Params; set one of its keys: batch_siz"
   ):
     p.SetFromText("dev", "1")
-  assert p.SetFromText("dev", "None").dev is None
+  assert p.SetFromText("dev", " None ").dev is None
   with pytest.raises(ValueError, match="train is a Params; set one of its keys"):
     _tree().SetFromText("train", "None")
 
@@ -309,6 +309,12 @@ def test_the_help_has_every_key_with_description_and_changed_default() -> None:
     "train.max_steps : 60\n"
     "    The max_steps.\n"
   )
+
+
+def test_what_has_no_default_is_shown_without_one() -> None:
+  p = _params(body=[])
+  p.body.append(Dense.Params())
+  assert f"body[0].cls : {DENSE}\n    What" in p.Describe()
 
 
 def test_long_descriptions_are_indented_whole() -> None:

@@ -2,6 +2,7 @@ import importlib
 import pathlib
 import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -119,8 +120,8 @@ def test_the_list_may_be_empty(write: Write) -> None:
     ("fashion_mnist.AmoebaNetTiny", "nearest are: image.fashion_mnist.AmoebaNetTiny"),
     ("lm.shakespear.Char", "nearest are: lm.shakespeare.Char"),
     (
-      "lm.shakespeare.Zzzzzzzzzzzzzzzzzzzzzzzzzzz",
-      "lm.shakespeare.Char, lm.shakespear",
+      f"image.fashion_mnist.{'Z' * 60}",
+      "nearest are: image.fashion_mnist.AmoebaNetLarge, image.fashion_mnist.Amoeba",
     ),
     ("params.lm.shakespeare.Chr", "no experiment 'lm.shakespeare.Chr'; nearest are"),
     (
@@ -161,6 +162,18 @@ def test_a_class_that_is_not_registered_says_so(write: Write) -> None:
   )
   with pytest.raises(LookupError, match=message):
     registry.Get("image.new.A")
+
+
+def test_a_class_of_a_module_without_a_file_is_found(
+  write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  module = types.ModuleType("made_by_hand")
+  cls = type("Tiny", (Experiment,), {"__module__": "made_by_hand"})
+  monkeypatch.setattr(module, "Tiny", cls, raising=False)
+  monkeypatch.setitem(sys.modules, "made_by_hand", module)
+  message = r"made_by_hand\.Tiny is no registered experiment"
+  with pytest.raises(LookupError, match=message):
+    registry.Get("made_by_hand.Tiny")
 
 
 def test_a_class_imported_from_another_params_file_has_one_name(zoo: Write) -> None:

@@ -123,6 +123,7 @@ def test_nan_is_read_back_as_nan() -> None:
     type("Local", (), {}),
     type("Str", (str,), {})("x"),
     Access.READ | Access.WRITE,
+    functools.wraps(relu)(lambda: None),
     pytest,
     [[1, 2], [object()]],
   ],

@@ -52,7 +52,7 @@ def test_an_int_takes_nothing_else(text: str) -> None:
 
 @pytest.mark.parametrize(
   ("text", "value"),
-  [("0.5", 0.5), ("3", 3.0), ("-1e-3", -0.001), (".5", 0.5), ("inf", math.inf)],
+  [("0.5", 0.5), ("3", 3.0), ("-1e-3", -0.001), (".5", 0.5), (" inf ", math.inf)],
 )
 def test_a_float_takes_numbers(text: str, value: float) -> None:
   result = read(text, 1.0)
@@ -150,6 +150,7 @@ def test_lists_keep_their_kind_and_type_of_items(
     ("[[1], ['a']]", [[1]], r"^a\.b\[1\]\[0\] takes a value of type int; got 'a'$"),
     ("{'k': 'x'}", {"a": 1}, r"^a\.b\['k'\] takes a value of type int; got 'x'$"),
     ("[1]", {"a": 1}, r"^a\.b takes a value of type dict; got \[1\]$"),
+    ("type/math/sqrt", [1], r"^a\.b takes a value of type list; got <built-in"),
     ("[a, b]", ["c"], r"^a\.b: a is not a literal; strings have quotes$"),
     ("[a b]", ["c"], r"^a\.b: '\[a b\]' is not a literal; strings in it have quotes$"),
     ("[1, 2", [1], r"^a\.b: '\[1, 2' is not a literal; strings in it have quotes$"),
@@ -182,14 +183,14 @@ def test_an_int_in_the_place_of_a_float_stays_open_to_floats() -> None:
 
 
 def test_the_current_value_rules_over_the_default() -> None:
-  assert read("x", "old", default=1) == "x"
+  assert read("x", "old", default=0.5) == "x"
   assert read("7", 1, default="old") == 7
 
 
 def test_the_default_gives_the_type_of_a_value_that_is_none() -> None:
   assert read("7", None, default=1) == 7
   assert read("None", None, default=1) is None
-  assert read("None", 7, default=None) is None
+  assert read(" None ", 7, default=None) is None
   with pytest.raises(ValueError, match=r"a\.b takes an int; got 'x'"):
     read("x", None, default=1)
 
@@ -208,6 +209,8 @@ def test_the_default_gives_the_type_of_a_value_that_is_none() -> None:
     ("(1, 2)", (1, 2)),
     ("inf", math.inf),
     ("'5'", "5"),
+    (" '5' ", "5"),
+    (" 5 ", 5),
     ("some words", "some words"),
     ("true", "true"),
     ("/data/my set", "/data/my set"),

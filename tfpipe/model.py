@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tfpipe import schedule
-from tfpipe.params import Params
+from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
 REMAT = ("none", "cell", "layer")
@@ -68,22 +68,35 @@ def ModelParams(name: str, task: Params, train: Params, test: Params | None) -> 
 
 
 def check(p: Params) -> None:
-  """Checks pipeline and training Params.
+  """Checks pipeline and training Params, and that task and inputs are such.
 
   Raises:
     ValueError: naming the field, its value and what is allowed.
   """
+  _check_kind(p, "task", "Layers")
+  _check_kind(p, "input", "Specs")
+  if p.eval_input is not None:
+    _check_kind(p, "eval_input", "Specs")
+    if p.eval_input.repeat:
+      raise ValueError("eval_input.repeat=True: must be False, or it would never end")
+  elif p.train.eval_interval_steps:
+    raise ValueError(
+      f"train.eval_interval_steps={p.train.eval_interval_steps}: must be 0, for there "
+      "is no evaluation input (Test)"
+    )
   for key in ("num_partitions", "num_micro_batches"):
     _check_count("pipeline", p.pipeline, key, 1)
   _check_choice("pipeline", p.pipeline, "schedule", schedule.NAMES)
   _check_choice("pipeline", p.pipeline, "remat", REMAT)
   lengths = p.pipeline.lengths
-  if not isinstance(lengths, (tuple, list)) or (
-    lengths and len(lengths) != p.pipeline.num_partitions
+  if (
+    not isinstance(lengths, (tuple, list))
+    or (lengths and len(lengths) != p.pipeline.num_partitions)
+    or not all(_is_count(length, 1) for length in lengths)
   ):
     raise ValueError(
-      f"pipeline.lengths={lengths!r}: must be empty or hold one number of layers for "
-      f"each of the num_partitions={p.pipeline.num_partitions} cells"
+      f"pipeline.lengths={lengths!r}: must be empty or hold a number of layers, at "
+      f"least 1, for each of the num_partitions={p.pipeline.num_partitions} cells"
     )
   for key in ("log_interval_steps", "save_interval_steps", "keep_checkpoints"):
     _check_count("train", p.train, key, 1)
@@ -118,9 +131,20 @@ def check_devices(spec: str, num_devices: int) -> None:
     )
 
 
+def _check_kind(p: Params, key: str, method: str) -> None:
+  value = p.Get(key)
+  if not isinstance(value, InstantiableParams) or not hasattr(value.cls, method):
+    found = value.cls if isinstance(value, InstantiableParams) else value
+    raise ValueError(f"{key}={found!r}: must be the Params of a class with {method}")
+
+
+def _is_count(value: object, least: int) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _check_count(owner: str, p: Params, key: str, least: int) -> None:
   value = p.Get(key)
-  if not isinstance(value, int) or isinstance(value, bool) or value < least:
+  if not _is_count(value, least):
     raise ValueError(
       f"{owner}.{key}={value!r}: must be a whole number, at least {least}"
     )

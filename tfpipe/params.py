@@ -64,8 +64,8 @@ class Params(params_tree.Node):
     self._fields[name] = Field(name, default, copy.deepcopy(default), description)
 
   def __getattr__(self, name: str) -> Any:
-    if name.startswith("__") or name == "_fields":
-      raise AttributeError(name)  # copy and pickle ask before there are fields
+    if name == "_fields":  # pickle asks for attributes before there are fields
+      raise AttributeError(name)
     if name not in self:
       raise AttributeError(params_tree.unknown(self, name, ""))
     return self._fields[name].value
@@ -83,7 +83,7 @@ class Params(params_tree.Node):
     return len(self._fields)
 
   def __dir__(self) -> list[str]:
-    return sorted(self._fields)
+    return list(self._fields)
 
   def __eq__(self, other: object) -> bool:
     if not isinstance(other, Params):
@@ -283,7 +283,6 @@ class Params(params_tree.Node):
       ValueError: a line or a value has the wrong form.
       TypeError: this Params is immutable.
     """
-    self._check_mutable("read text")
     entries = params_text.read(text)
     return self.Set(**{path: self._parse(path, raw) for path, raw in entries.items()})
 

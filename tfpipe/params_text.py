@@ -31,7 +31,7 @@ def _root(params: Node) -> Field:
 
 
 def _is_changed(field: Field) -> bool:
-  return field.default is MISSING or field.value != field.default
+  return field.value != field.default
 
 
 def write(params: Node, changed_only: bool) -> str:

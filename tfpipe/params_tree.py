@@ -113,17 +113,22 @@ def descend(root: Node, steps: tuple[str | int, ...], path: str) -> tuple[Any, A
   """
   owner, value, level = root, root, ""
   for step in steps:
-    items = children(value) or {}
-    at = step
-    if isinstance(value, (list, tuple)) and isinstance(step, int) and step < 0:
-      at = step + len(value)
-    if at not in items:
+    item = _item(value, step)
+    if item is MISSING:
       prefix = f"{path}: " if level else ""
       raise AttributeError(prefix + unknown(value, step, level))
     level = child_path(level, value, step)
-    value = items[at]
+    value = item
     owner = value if isinstance(value, Node) else owner
   return owner, value
+
+
+def _item(value: Any, step: str | int) -> Any:
+  if not isinstance(value, (list, tuple)):
+    return (children(value) or {}).get(step, MISSING)
+  if isinstance(step, int) and -len(value) <= step < len(value):
+    return value[step]
+  return MISSING
 
 
 def unknown(value: Any, step: str | int, level: str) -> str:

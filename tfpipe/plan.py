@@ -43,25 +43,32 @@ class Plan:
   @property
   def bubble(self) -> float:
     """Share of the step in which a device waits; recomputation is not waiting."""
-    busy = sum(self.timeline.busy)
-    return 1.0 - float(busy / (self.timeline.num_devices * self.timeline.makespan))
+    occupied = self.timeline.num_devices * self.timeline.makespan
+    return 1.0 - float(sum(self.timeline.busy) / occupied) if occupied else 0.0
 
 
 def make(p: Params) -> Plan:
   """Plans a run from its Params.
 
   Raises:
-    ValueError: a field of `pipeline` is not allowed for this network and batch.
+    ValueError, TypeError, AttributeError: a field is not allowed, or not for this
+      network, its inputs and their batches.
   """
   model.check(p)
+  p.task.learner.Instantiate()
+  for layer in p.task.Instantiate().Layers():
+    layer.Instantiate()  # checks its Params, which FPropMeta takes for granted
   pipe = p.pipeline
-  batch = p.input.cls.Specs(p.input)
-  _check_divides("input", batch, pipe.num_micro_batches)
+  costs = _costs(p, "input")
   if p.eval_input is not None:
-    evaluated = p.eval_input.cls.Specs(p.eval_input)
-    _check_divides("eval_input", evaluated, pipe.num_micro_batches)
-  costs = layer_costs(p, _micro_batch(batch, pipe.num_micro_batches))
+    # What does not fit must not come to light after the training.
+    _costs(p, "eval_input")
   flops = [cost.flops for cost in costs]
+  if pipe.num_partitions > len(costs):
+    raise ValueError(
+      f"pipeline.num_partitions={pipe.num_partitions}: must be at most the number of "
+      f"layers, {len(costs)}"
+    )
   if pipe.lengths:
     cells = partition.explicit(len(costs), pipe.lengths)
   else:
@@ -145,11 +152,33 @@ def summary(plan: Plan) -> str:
   )
 
 
-def _micro_batch(batch: Mapping[str, ArraySpec], number: int) -> dict[str, ArraySpec]:
-  return {
+def _costs(p: Params, owner: str) -> list[LayerCost]:
+  """Gives the costs of a micro-batch of `p.input` or `p.eval_input`."""
+  source, number = p.Get(owner).Instantiate(), p.pipeline.num_micro_batches
+  batch = source.specs()
+  _check_divides(owner, batch, number)
+  micro_batch = {
     name: ArraySpec((spec.shape[0] // number, *spec.shape[1:]), spec.dtype)
     for name, spec in batch.items()
   }
+  costs = layer_costs(p, micro_batch)
+  _check_fits(p.task, owner, source)
+  return costs
+
+
+def _check_fits(task: Params, owner: str, source: Any) -> None:
+  """Refuses sizes that the task and an input both have, and the layers cannot see."""
+  for name in ("num_classes", "vocab_size"):
+    needed = getattr(source, name, 0)
+    if name in task and task.Get(name) < needed:
+      raise ValueError(
+        f"task.{name}={task.Get(name)}: must be at least the {needed} of {owner}"
+      )
+  size = source.params.image_size if "image_size" in source.params else None
+  if size is not None and "image_size" in task and task.image_size != size:
+    raise ValueError(
+      f"task.image_size={task.image_size}: must be the {size} of {owner}"
+    )
 
 
 def _check_divides(owner: str, batch: Mapping[str, ArraySpec], number: int) -> None:

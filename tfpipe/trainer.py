@@ -18,6 +18,7 @@ from tfpipe.program.report import first_screen, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
 from tfpipe.schedule import draw
+from tfpipe.spelling import nearest
 
 # TensorFlow's start-up notes would drown the first screen; errors still show.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -27,12 +28,12 @@ MODES = ("train_and_eval", "train", "eval", "plan", "inspect")
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Name of the experiment, e.g. lm.shakespeare.Char.")
 flags.DEFINE_string("logdir", None, "Folder of the run: checkpoints, params, metrics.")
-flags.DEFINE_enum(
+flags.DEFINE_string(
   "mode",
   "train_and_eval",
-  MODES,
-  "train_and_eval trains, then evaluates; eval evaluates the newest checkpoint; plan "
-  "prints the cut, the schedule and the prediction; inspect prints all Params.",
+  "train_and_eval trains, then evaluates; train only trains; eval evaluates the newest "
+  "checkpoint; plan prints the cut, the schedule and the prediction; inspect prints "
+  "all Params.",
 )
 flags.DEFINE_integer("num_partitions", None, "K: number of cells.")
 flags.DEFINE_integer("num_micro_batches", None, "M: number of micro-batches.")
@@ -42,6 +43,16 @@ flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with comma
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
 flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
+)
+
+# What says that the run cannot be as it was asked for.
+_REFUSALS = (
+  ValueError,
+  TypeError,
+  LookupError,
+  AttributeError,
+  NotImplementedError,
+  OSError,
 )
 
 # Flags that are short for one of the Params.
@@ -83,15 +94,29 @@ def _overrides() -> list[str]:
   return [*FLAGS.set, *short]
 
 
+def _check_logdir() -> None:
+  if FLAGS.mode in ("plan", "inspect"):
+    if FLAGS.logdir:
+      raise ValueError(f"--logdir has no effect with --mode={FLAGS.mode}")
+    return
+  if not FLAGS.logdir:
+    raise ValueError(f"--logdir is missing; --mode={FLAGS.mode} needs a folder")
+  folder = pathlib.Path(FLAGS.logdir).absolute()
+  found = next(path for path in (folder, *folder.parents) if path.exists())
+  if not found.is_dir():
+    raise ValueError(f"--logdir={FLAGS.logdir}: {found} is a file, not a folder")
+  if not os.access(found, os.W_OK):
+    raise ValueError(f"--logdir={FLAGS.logdir}: {found} is not writable")
+
+
 def _prepare() -> tuple[Params, Plan, str]:
   """Reads flags and Params and plans the run; touches no device."""
   if not FLAGS.model:
     raise ValueError("--model is missing; it names an experiment")
-  if FLAGS.mode in ("plan", "inspect"):
-    if FLAGS.logdir:
-      raise ValueError(f"--logdir has no effect with --mode={FLAGS.mode}")
-  elif not FLAGS.logdir:
-    raise ValueError(f"--logdir is missing; --mode={FLAGS.mode} needs a folder")
+  if FLAGS.mode not in MODES:
+    allowed = f"must be one of {', '.join(MODES)}{nearest(FLAGS.mode, MODES)}"
+    raise ValueError(f"--mode={FLAGS.mode}: {allowed}")
+  _check_logdir()
   params = model_params(FLAGS.model, _overrides())
   changes = registry.Get(FLAGS.model)().Model().TextDiff(params)
   if FLAGS.mode == "eval" and params.eval_input is None:
@@ -104,12 +129,15 @@ def _set_up(params: Params, plan: Plan) -> Trainer:
   logdir = pathlib.Path(FLAGS.logdir)
   run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  logdir.mkdir(parents=True, exist_ok=True)
   restored = restore_newest(run, logdir)
-  if FLAGS.mode == "eval" and not restored:
+  trains = FLAGS.mode != "eval"
+  if not trains and not restored:
     raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
-  (logdir / "params.txt").write_text(params.ToText())
-  return Trainer(run, logdir, evaluates=FLAGS.mode != "train")
+  trainer = Trainer(run, logdir, trains=trains, evaluates=FLAGS.mode != "train")
+  if trains:
+    logdir.mkdir(parents=True, exist_ok=True)
+    (logdir / "params.txt").write_text(params.ToText())
+  return trainer
 
 
 def main(argv: Sequence[str]) -> None:
@@ -123,8 +151,10 @@ def main(argv: Sequence[str]) -> None:
     show(first_screen(params, changes, plan))
     if FLAGS.mode == "plan":
       return show(draw.lists(plan.schedule))
+    if FLAGS.mode == "train_and_eval" and params.eval_input is None:
+      show("no evaluation: the experiment has no evaluation input (Test)")
     trainer = _set_up(params, plan)
-  except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+  except _REFUSALS as error:
     sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
   if FLAGS.mode == "eval":
     return trainer.evaluate()

@@ -60,7 +60,7 @@ def _format_reference(value: Any, path: str) -> str:
     found = _resolve(text)
   except ValueError:
     found = _MISSING
-  if found is _MISSING or found != value:
+  if found != value:
     raise TypeError(
       f"{path} holds {value!r}, which has no text form; allowed are None, bool, int, "
       "float, str, list, tuple, dict, Params, enums, and classes and functions that "

@@ -83,8 +83,9 @@ class ConvChain(Layer):
 class FactorizedReduction(Layer):
   """Halves a map without losing every second pixel.
 
-  Two 1×1 convolutions of stride 2 to filters/2, the second on the map shifted by one
-  pixel; their outputs are concatenated and normalized together.
+  Two 1×1 convolutions to filters/2, one on the pixels in even rows and columns, one on
+  those in odd ones (zeros where a last odd one is missing); their outputs are
+  concatenated and normalized together.
   """
 
   @classmethod
@@ -101,7 +102,7 @@ class FactorizedReduction(Layer):
     filters = params.filters
     if filters % 2:
       raise ValueError(f"FactorizedReduction.filters = {filters}: it must be even")
-    conv = conv_params((1, 1), params.input_channels, filters // 2, (2, 2))
+    conv = conv_params((1, 1), params.input_channels, filters // 2, (1, 1))
     self.conv: list[Layer]
     self.norm: Layer
     self.CreateChildren("conv", [conv, conv])
@@ -112,23 +113,21 @@ class FactorizedReduction(Layer):
     (x,) = inputs
     parts = [
       conv.FProp(theta.conv[i], part)
-      for i, (conv, part) in enumerate(zip(self.conv, (x, _shifted(x)), strict=True))
+      for i, (conv, part) in enumerate(zip(self.conv, _halves(x), strict=True))
     ]
     return self.norm.FProp(theta.norm, tf.concat(parts, -1))
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
-    """Gives the cost; the shifted map and the input of the batch norm are kept."""
+    """Gives the cost; both halves and the input of the batch norm are kept."""
     (x,) = inputs
     layer = params.Instantiate()
-    shape = _shifted_shape(x.shape)
-    costs = [
-      conv.FPropMeta(conv.params, part)
-      for conv, part in zip(layer.conv, (x, ArraySpec(shape)), strict=True)
-    ]
-    y = ArraySpec((*costs[0].out_shapes.shape[:3], params.filters))
+    batch, height, width, channels = x.shape
+    half = ArraySpec((batch, -(-height // 2), -(-width // 2), channels))
+    y = ArraySpec((*half.shape[:3], params.filters))
+    costs = [conv.FPropMeta(conv.params, half) for conv in layer.conv]
     costs.append(layer.norm.FPropMeta(layer.norm.params, y))
-    return sum_costs(cls, params, costs, y, kept=ArraySpec(shape).bytes + y.bytes)
+    return sum_costs(cls, params, costs, y, kept=2 * half.bytes + y.bytes)
 
 
 class ProjectedPool(Layer):
@@ -173,18 +172,12 @@ def conv_params(
   return Conv2D.Params().Set(filter_shape=shape, filter_stride=stride)
 
 
-def _shifted(x: Any) -> tf.Tensor:
-  """Drops the first row and column; appends zeros where the side is odd."""
-  rows, columns = x.shape[1] % 2, x.shape[2] % 2
-  x = x[:, 1:, 1:]
+def _halves(x: Any) -> tuple[tf.Tensor, tf.Tensor]:
+  """Gives the pixels of even, and those of odd rows and columns."""
+  odd, rows, columns = x, x.shape[1] % 2, x.shape[2] % 2
   if rows or columns:
-    x = tf.pad(x, [[0, 0], [0, rows], [0, columns], [0, 0]])
-  return x
-
-
-def _shifted_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-  batch, height, width, channels = shape
-  return (batch, height - 1 + height % 2, width - 1 + width % 2, channels)
+    odd = tf.pad(x, [[0, 0], [0, rows], [0, columns], [0, 0]])
+  return x[:, ::2, ::2], odd[:, 1::2, 1::2]
 
 
 def sum_costs(

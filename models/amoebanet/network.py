@@ -29,7 +29,17 @@ from tfpipe.optimizers.checks import (
 from tfpipe.params import InstantiableParams
 from tfpipe.task import Task
 
-_STEMS = ("imagenet", "small")
+# Stride and padding of the stem's convolution.
+_STEM_CONV = {"imagenet": (2, "VALID"), "small": (1, "SAME")}
+_MINIMUMS = {
+  "num_cells": 3,
+  "num_classes": 2,
+  "image_size": 1,
+  "channels": 1,
+  "stem_filters": 1,
+  "dilation": 1,
+  "drop_path_steps": 1,
+}
 
 
 class AmoebaNet(Task):
@@ -75,17 +85,34 @@ class AmoebaNet(Task):
     super().__init__(params)
     p = self.params
     check_choice(self, p, "genotype", tuple(GENOTYPES))
-    check_choice(self, p, "stem", _STEMS)
+    check_choice(self, p, "stem", tuple(_STEM_CONV))
     check_choice(self, p, "drop_path_version", ("v1", "v3"))
-    check_count(self, p, "num_cells", 3)
+    for name, minimum in _MINIMUMS.items():
+      check_count(self, p, name, minimum)
+    if p.stem == "imagenet":
+      check_count(self, p, "image_size", 3)
     check_count(self, p, "num_filters", 16 if p.stem == "imagenet" else 4)
     if p.num_filters % 4:
-      raise ValueError(f"AmoebaNet.num_filters = {p.num_filters}: it must be 4 · n")
-    for name in ("image_size", "channels", "stem_filters", "dilation"):
-      check_count(self, p, name, 3 if name == "image_size" else 1)
-    check_count(self, p, "num_classes", 2)
-    check_number(self, p, "drop_path_keep", "(0, 1]")
-    check_bool(self, p, "aux_head")
+      raise ValueError(
+        f"AmoebaNet.num_filters = {p.num_filters}: it must be a multiple of 4"
+      )
+    for name in ("dropout_keep", "drop_path_keep"):
+      check_number(self, p, name, "(0, 1]")
+    check_number(self, p, "label_smoothing", "[0, 1)")
+    check_number(self, p, "aux_weight", "(0, inf)")
+    if check_bool(self, p, "aux_head"):
+      self._CheckAuxSide()
+
+  def _CheckAuxSide(self) -> None:
+    p = self.params
+    side = self._StemSide()
+    for _ in range(3 if p.stem == "imagenet" else 1):
+      side = _halved(side)
+    if side < 5:
+      raise ValueError(
+        f"AmoebaNet.aux_head = True: its map has a side of {side} pixels at image_size "
+        f"= {p.image_size}; it must be at least 5"
+      )
 
   def Layers(self) -> list[InstantiableParams]:
     """Lists stem, cells and classifier by the names of the sketch above."""
@@ -179,10 +206,6 @@ class AmoebaNet(Task):
     )
 
 
-# Stride and padding of the stem's convolution.
-_STEM_CONV = {"imagenet": (2, "VALID"), "small": (1, "SAME")}
-
-
 @dataclasses.dataclass(frozen=True)
 class _CellPlan:
   """A cell to be made."""
@@ -205,5 +228,9 @@ def _output(params: InstantiableParams, side: int) -> _Map:
   genotype = GENOTYPES[params.genotype]
   wiring = genotype.reduction if params.reduction else genotype.normal
   if params.reduction:
-    side = output_side(side, 1, 2, "SAME")
+    side = _halved(side)
   return _Map(side, params.filters * len(wiring.concat))
+
+
+def _halved(side: int) -> int:
+  return output_side(side, 1, 2, "SAME")

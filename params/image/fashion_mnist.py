@@ -17,7 +17,7 @@ class AmoebaNetTiny(experiment.Experiment):
   NUM_CELLS = 3
   NUM_FILTERS = 16
   BATCH_SIZE = 64
-  MAX_STEPS = 400
+  MAX_STEPS = 800
 
   def Train(self) -> Params:
     """2,000 pictures, shifted and mirrored at random."""

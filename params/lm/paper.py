@@ -1,7 +1,7 @@
 """The Transformers of GPipe's table 1 (arXiv:1811.06965): the largest that fit.
 
 A decoder-only stack, width 2,048, feed-forward 8,192, 32 heads, 32,000 tokens,
-sequences of 1,024, mini-batch of 32; 12 bytes a weight (RMSProp: the weight and two slots).
+sequences of 1,024, mini-batch of 32; 12 bytes a weight (RMSProp: weight and two slots).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Char(experiment.Experiment):
       ff_dim=4 * self.MODEL_DIM,
       num_heads=self.NUM_HEADS,
       dropout_keep_prob=0.9,
-      final_norm=True,
+      depth_scaled_init=True,
       tie_embeddings=True,
       learner=Learner.Params().Set(
         optimizer=Adam.Params(),

@@ -11,7 +11,7 @@ from tfpipe.layers.layer_norm import LayerNorm
 from tfpipe.layers.linear import Linear
 from tfpipe.layers.softmax_loss import SoftmaxLoss
 
-_BATCH, _TIME, _DIM, _HIDDEN, _VOCAB = 2, 6, 8, 20, 11
+_BATCH, _TIME, _DIM, _HIDDEN, _VOCAB = 2, 6, 8, 20, 50
 
 _X = (ArraySpec((_BATCH, _TIME, _DIM)),)
 _IDS = (ArraySpec((_BATCH, _TIME), "int32"),)

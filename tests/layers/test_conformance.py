@@ -12,6 +12,10 @@ from tfpipe import cost
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.cell import CellFunction
 
+# Of central differences: small against the bends of ReLU and max pool, large against
+# rounding. Where a direction meets a bend the difference is off by some percent.
+STEP = 1e-4
+TOLERANCE = 0.1
 ROWS = conformance.ROWS + conformance_text.ROWS
 by_row = pytest.mark.parametrize(
   ("factory", "inputs", "side"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
@@ -30,9 +34,10 @@ def traced(tf):
   found = {}
 
   def trace(factory, inputs, side):
-    if factory not in found:
-      found[factory] = profiler.trace(tf, factory(), inputs, side)
-    return found[factory]
+    key = factory, inputs
+    if key not in found:
+      found[key] = profiler.trace(tf, factory(), inputs, side)
+    return found[key]
 
   return trace
 
@@ -50,6 +55,7 @@ def test_predicted_shapes_are_the_real_ones(tf, traced, factory, inputs, side):
 @by_row
 def test_predicted_parameters_are_the_weights_declared(factory, inputs, side):
   weights = factory().Instantiate().weights().values()
+  weights = [w for w in weights if not w.tied_to]
   predicted = meta(factory, inputs, side)
   trainable = [np.prod(w.shape, dtype=int) for w in weights if w.trainable]
   assert predicted.param_count == sum(trainable)
@@ -78,10 +84,8 @@ def test_predicted_activation_bytes_are_what_the_tape_keeps(
 
 @by_row
 def test_the_gradient_is_that_of_the_function(tf, traced, factory, inputs, side):
-  layer = traced(factory, inputs, side)
-  loss, gradient = profiler.loss_and_gradient(tf, layer, layer.arguments)
-  assert np.isfinite(loss)
-  assert all(np.isfinite(g).all() for g in gradient.values() if g is not None)
+  exact, numeric, norm = profiler.derivatives(tf, traced(factory, inputs, side), STEP)
+  assert exact == pytest.approx(numeric, abs=TOLERANCE * norm)
 
 
 @by_row

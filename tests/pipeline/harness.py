@@ -1,4 +1,4 @@
-"""Trains small networks through the pipeline, for tests of the equalities."""
+"""Trains small networks through the pipeline, for its tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tests.pipeline.networks import Network
 from tfpipe import partition, schedule
 from tfpipe.layers.base import Layer
 from tfpipe.optimizers import Learner, Momentum
@@ -14,15 +15,22 @@ from tfpipe.pipeline.pipeline import Pipeline
 
 Arrays = Mapping[str, np.ndarray]
 
+SEED = 7
+LEARNING_RATE = 0.05
+MOMENTUM = 0.9
+CLIP_NORM = 1.0
+L2 = 1e-3
+EMA_DECAY = 0.9
+
 
 def make_learner(**settings) -> Learner:
   """Momentum with clipping, L2 and averages, unless set otherwise."""
   params = Learner.Params().Set(
-    optimizer=Momentum.Params(),
-    learning_rate=0.05,
-    clip_gradient_norm_to_value=1.0,
-    weight_decay_l2=1e-3,
-    ema_decay=0.9,
+    optimizer=Momentum.Params().Set(momentum=MOMENTUM),
+    learning_rate=LEARNING_RATE,
+    clip_gradient_norm_to_value=CLIP_NORM,
+    weight_decay_l2=L2,
+    ema_decay=EMA_DECAY,
   )
   return params.Set(**settings).Instantiate()
 
@@ -31,13 +39,17 @@ def make_pipeline(
   tf,
   params: Sequence[InstantiableParams],
   *,
-  num_partitions: int,
-  num_micro_batches: int,
+  num_partitions: int = 1,
+  num_micro_batches: int = 1,
   name: str = "gpipe",
   remat: str = "none",
   input_fields: Sequence[str] = ("x",),
   first_device: int = 0,
+  lengths: Sequence[int] = (),
+  devices: Sequence[str] = (),
+  seed: int = SEED,
 ) -> Pipeline:
+  """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on."""
   tf.config.optimizer.set_experimental_options(
     {"arithmetic_optimization": False, "remapping": False}
   )
@@ -45,11 +57,13 @@ def make_pipeline(
   cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
   return Pipeline(
     layers,
-    partition.balance([1.0] * len(layers), num_partitions),
+    partition.explicit(len(layers), lengths)
+    if lengths
+    else partition.balance([1.0] * len(layers), num_partitions),
     schedule.make(name, num_partitions, num_micro_batches, remat == "cell"),
-    cpus[first_device : first_device + num_partitions],
+    devices or cpus[first_device : first_device + num_partitions],
     input_fields=input_fields,
-    seed=7,
+    seed=seed,
     remat_layers=remat == "layer",
   )
 
@@ -58,22 +72,66 @@ def specs(tf, batch: Arrays) -> dict:
   return {name: tf.TensorSpec(a.shape, a.dtype) for name, a in batch.items()}
 
 
+class Training:
+  """A pipeline with its learner and its traced step."""
+
+  def __init__(self, tf, pipeline: Pipeline, learner: Learner, batch: Arrays) -> None:
+    self._tf = tf
+    self.pipeline = pipeline
+    self.learner = learner
+    learner.create_state(pipeline.trainable(), pipeline.l2_names())
+    self.function = pipeline.train_function(learner, specs(tf, batch))
+
+  def step(self, batch: Arrays) -> dict:
+    """Trains on a mini-batch; gives what the step reports, as arrays."""
+    return call(self._tf, self.function, batch)
+
+  def evaluate(self, batch: Arrays) -> dict[str, tuple[float, float]]:
+    """Traces evaluation and gives its metrics on one batch."""
+    function = self.pipeline.eval_function(specs(self._tf, batch))
+    return call(self._tf, function, batch)
+
+  def variables(self) -> dict:
+    """All weights and the learner's state."""
+    return {**self.pipeline.weights, **self.learner.state()}
+
+  def state(self) -> dict[str, np.ndarray]:
+    """Copies of the values of `variables`."""
+    return {name: variable.numpy() for name, variable in self.variables().items()}
+
+
+def call(tf, function, batch: Arrays):
+  outputs = function({name: tf.constant(a) for name, a in batch.items()})
+  return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
+
+
+def start(tf, network: Network, learner: Learner | None = None, **how) -> Training:
+  """Makes a network's pipeline and traces its step; `how` as of `make_pipeline`."""
+  pipeline = make_pipeline(tf, network.layers(), input_fields=network.fields, **how)
+  return Training(tf, pipeline, learner or make_learner(), network.batches(1)[0])
+
+
 def train(
-  tf, pipeline: Pipeline, learner: Learner, batches: Sequence[Arrays]
+  tf, network: Network, steps: int, learner: Learner | None = None, **how
 ) -> tuple[dict[str, np.ndarray], list[float]]:
-  """Runs a step per batch; gives the whole state and each step's loss."""
-  learner.create_state(pipeline.trainable(), pipeline.l2_names())
-  function = pipeline.train_function(learner, specs(tf, batches[0]))
+  """Trains a network; gives the whole state and the loss of each step."""
+  training = start(tf, network, learner, **how)
   losses = []
-  for batch in batches:
-    outputs = function({name: tf.constant(a) for name, a in batch.items()})
-    total, weight = outputs["metrics"]["loss"]
+  for batch in network.batches(steps):
+    total, weight = training.step(batch)["metrics"]["loss"]
     losses.append(float(total) / float(weight))
-  state = {**pipeline.weights, **learner.state()}
-  return {name: variable.numpy() for name, variable in state.items()}, losses
+  return training.state(), losses
 
 
 def differences(state: Arrays, reference: Arrays) -> list[str]:
   """Names of the entries that are not equal bit for bit."""
   assert state.keys() == reference.keys()
   return [n for n in reference if state[n].tobytes() != reference[n].tobytes()]
+
+
+def assert_close(state: Arrays, reference: Arrays) -> None:
+  """Asserts equality up to the rounding of float32 sums in another order."""
+  for name, expected in reference.items():
+    np.testing.assert_allclose(
+      state[name], expected, rtol=2e-5, atol=2e-6, err_msg=name
+    )

@@ -39,12 +39,13 @@ class Dense(Layer):
 
 
 class Norm(Layer):
-  """Batch normalization without scale."""
+  """Batch normalization without scale; frozen, it uses its moving averages."""
 
   @classmethod
   def Params(cls) -> InstantiableParams:
     p = super().Params()
     p.Define("dim", 8, "Width.")
+    p.Define("decay", 0.9, "Share of the moving averages that a step keeps.")
     return p
 
   def __init__(self, params: InstantiableParams) -> None:
@@ -55,11 +56,11 @@ class Norm(Layer):
       self.CreateVariable(name, WeightParams(shape, init, trainable=False))
 
   def FProp(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
-    if self.do_eval:
+    if self.do_eval or not self.params.trainable:
       mean, variance = theta.moving_mean, theta.moving_variance
     else:
       mean, variance = tf.nn.moments(x, [0])
-      self.AddMoments(mean, variance, 0.9)
+      self.AddMoments(mean, variance, self.params.decay)
     return (x - mean) * tf.math.rsqrt(variance + 1e-3)
 
 
@@ -84,6 +85,20 @@ class TwoInput(Layer):
     before = x if previous is None else previous
     y = tf.matmul(x, theta.u) + before * tf.sigmoid(tf.matmul(before, theta.v))
     return tf.tanh(y) - before * 0.5 + x * tf.sigmoid(x), x
+
+
+class Penalty(Layer):
+  """Gives its inputs as they are and adds a loss: factor · sum of squares; no weights."""
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    p = super().Params()
+    p.Define("factor", 0.01, "Factor of the loss.")
+    return p
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor, *rest: Any) -> Any:
+    self.AddLoss(self.params.factor * tf.reduce_sum(tf.square(x)))
+    return (x, *rest) if rest else x
 
 
 class Regression(Layer):
@@ -113,9 +128,6 @@ class Regression(Layer):
     )
 
 
-def named(*layers: InstantiableParams) -> list[Layer]:
-  """Instantiates layers, naming them by position."""
-  return [
-    p.Copy().Set(name=p.name or f"layer_{i}").Instantiate()
-    for i, p in enumerate(layers)
-  ]
+def named(*layers: InstantiableParams) -> list[InstantiableParams]:
+  """Copies layers, naming those without a name by their position."""
+  return [p.Copy().Set(name=p.name or f"layer_{i}") for i, p in enumerate(layers)]

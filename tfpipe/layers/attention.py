@@ -80,8 +80,8 @@ class MultiHeadAttention(Layer):
       # Biases, scaled queries; mask and softmax; the mask's comparison.
       flops=5 * x.size + 6 * scores + time * time,
       matmul_flops=8 * x.size * p.dim + 4 * x.size * time,
-      # Queries (twice, scaled too), keys, values, output of the heads; the softmax.
-      activation_bytes=5 * x.bytes + 4 * scores,
+      # Scaled queries, keys, values, the heads' output; the softmax.
+      activation_bytes=4 * x.bytes + 4 * scores,
     )
 
 

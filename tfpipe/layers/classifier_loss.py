@@ -44,7 +44,7 @@ class ClassifierLoss(Layer):
     logits, side = inputs
     metrics = NestedMap(loss=self.Loss(logits, side))
     # Of equal logits the lower class is the better one, for both metrics.
-    num_best = _TOP if logits.shape[1] > _TOP else 1
+    num_best = _num_best(logits.shape[1])
     best = tf.math.top_k(logits, num_best).indices
     hits = best == tf.cast(side.label, best.dtype)[:, None]
     metrics.accuracy = _weighted(tf.cast(hits[:, 0], tf.float32), side.weight)
@@ -68,11 +68,22 @@ class ClassifierLoss(Layer):
         raise ValueError(
           f"{params.name}: {name} has shape {side[name].shape}, expected ({batch},)"
         )
-    names = ["loss", "accuracy"] + ["accuracy_top5"] * (classes > _TOP)
+    num_best = _num_best(classes)
+    names = ["loss", "accuracy", "accuracy_top5"][: 2 + (num_best > 1)]
+    per_logit, per_example = (3, 6) if params.label_smoothing else (2, 2)
+    per_example += num_best + 3 * len(names)
     pair = (ArraySpec(()), ArraySpec(()))
     return cls.Cost(
-      params, NestedMap(dict.fromkeys(names, pair)), flops=0, activation_bytes=0
+      params,
+      NestedMap(dict.fromkeys(names, pair)),
+      flops=per_logit * logits.size + per_example * batch - 2 * len(names),
+      # The logarithm of the softmax's denominator, and where the labels' logits are.
+      activation_bytes=12 * batch,
     )
+
+
+def _num_best(classes: int) -> int:
+  return _TOP if classes > _TOP else 1
 
 
 def _weighted(values: tf.Tensor, weight: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

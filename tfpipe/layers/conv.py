@@ -44,13 +44,18 @@ class Conv2D(Layer):
     """Convolves x."""
     (x,) = inputs
     p = self.params
-    if p.filter_shape[:2] == _ONES and p.filter_stride == _ONES:
-      return _pointwise(x, theta.w)
-    return tf.nn.conv2d(x, theta.w, p.filter_stride, p.padding)
+    if p.filter_shape[:2] != _ONES:
+      return tf.nn.conv2d(x, theta.w, p.filter_stride, p.padding)
+    if p.filter_stride != _ONES:
+      # oneDNN's strided 1×1 convolution writes past its workspace in the backward pass
+      # (github.com/uxlfoundation/oneDNN/issues/6035), so pixels are picked before.
+      rows, columns = p.filter_stride
+      x = x[:, ::rows, ::columns]
+    return _pointwise(x, theta.w)
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
-    """Gives the cost; the backward pass needs x and the weight only."""
+    """Gives the cost; besides x, the pixels picked by a strided 1×1 are kept."""
     (x,) = inputs
     height, width, channels, filters = params.filter_shape
     window.check_map(params.name, x, channels)
@@ -58,7 +63,14 @@ class Conv2D(Layer):
       params.name, x, (height, width), params.filter_stride, params.padding
     )
     y = ArraySpec((x.shape[0], *out, filters))
-    return cls.Cost(params, y, matmul_flops=2 * y.size * height * width * channels)
+    picks = height == width == 1 and params.filter_stride != _ONES
+    picked = ArraySpec((*y.shape[:3], channels))
+    return cls.Cost(
+      params,
+      y,
+      matmul_flops=2 * y.size * height * width * channels,
+      activation_bytes=picked.bytes if picks else 0,
+    )
 
 
 class SeparableConv2D(Layer):

@@ -1,6 +1,6 @@
 """Dropout of elements and of whole paths, by masks that depend on names and examples.
 
-Both keep their masks only, not their inputs, for the backward pass.
+The backward pass needs the masks only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Dropout(Layer):
     keep = self.params.keep_prob
     if self.do_eval or keep == 1:
       return x
-    return _masked(x, rng.uniform(theta.seed, x.shape) < keep, 1 / keep)
+    kept = rng.uniform(theta.seed, x.shape) < keep
+    return tf.where(kept, x * (1 / keep), 0.0)
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
@@ -109,21 +110,5 @@ class DropPath(Layer):
 
 
 def scaled(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-  """Multiplies each example of x [batch, ...] by scale [batch], a constant."""
-  scale = tf.reshape(scale, [-1] + [1] * (len(x.shape) - 1))
-
-  @tf.custom_gradient
-  def multiply(x: tf.Tensor) -> Any:
-    return x * scale, lambda dy: dy * scale
-
-  return multiply(x)
-
-
-def _masked(x: tf.Tensor, kept: tf.Tensor, scale: float) -> tf.Tensor:
-  """Gives scale · x where `kept`, 0 elsewhere."""
-
-  @tf.custom_gradient
-  def mask(x: tf.Tensor) -> Any:
-    return tf.where(kept, x * scale, 0.0), lambda dy: tf.where(kept, dy * scale, 0.0)
-
-  return mask(x)
+  """Multiplies each example of x [batch, ...] by its element of scale [batch]."""
+  return x * tf.reshape(scale, [-1] + [1] * (len(x.shape) - 1))

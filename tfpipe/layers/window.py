@@ -66,10 +66,10 @@ def check_sizes(owner: object, params: Any, name: str, count: int) -> tuple[int,
     ValueError: it holds anything else.
   """
   value = params.Get(name)
-  is_tuple = isinstance(value, (tuple, list)) and len(value) == count
+  is_tuple = isinstance(value, tuple) and len(value) == count
   if not (is_tuple and all(type(size) is int and size >= 1 for size in value)):
     raise ValueError(
-      f"{type(owner).__name__}.{name} = {value!r}: it must be {count} integers of at "
-      "least 1"
+      f"{type(owner).__name__}.{name} = {value!r}: it must be a tuple of {count} "
+      "integers of at least 1"
     )
-  return tuple(value)
+  return value

@@ -130,11 +130,11 @@ class Pipeline:
       name: tf.TensorSpec([size, *shapes[name][1:]], spec.dtype)
       for name, spec in batch.items()
     }
-    inputs = tuple(part[name] for name in self._input_fields)
+    inputs = [part[name] for name in self._input_fields]
     cells = make_cells(
       self._layers,
       self._ranges,
-      inputs if len(inputs) > 1 else inputs[0],
+      tuple(inputs) if len(inputs) > 1 else inputs[0],
       part,
       do_eval=do_eval,
       remat_layers=self._remat_layers,

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,19 +42,20 @@ class Checkpoint:
 
 
 def save(folder: pathlib.Path, checkpoint: Checkpoint, keep: int) -> pathlib.Path:
-  """Writes a checkpoint, then removes all but the newest `keep` ones.
+  """Writes a checkpoint, then removes the older ones but for the last `keep - 1`.
 
   Returns:
     its path.
   """
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f"checkpoint-{checkpoint.step:08d}.npz"
-  aside = path.with_suffix(".partial")
+  aside = folder / "checkpoint.partial"
   meta = json.dumps(
     {
       "step": checkpoint.step,
       "experiment": checkpoint.experiment,
       "params": checkpoint.params,
+      "num_entries": len(checkpoint.arrays),
     }
   )
   with aside.open("wb") as file:
@@ -65,7 +65,9 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint, keep: int) -> pathlib.Pat
     os.fsync(file.fileno())
   aside.replace(path)
   _sync_folder(folder)
-  for old in paths(folder)[:-keep]:
+  # Those of later steps, which a damaged newest one leaves behind, do not count.
+  until_now = [found for found in paths(folder) if _step(found) <= checkpoint.step]
+  for old in until_now[:-keep]:
     old.unlink()
   return path
 
@@ -85,19 +87,20 @@ def load(path: pathlib.Path) -> Checkpoint:
     ValueError: the file is missing, truncated or damaged.
   """
   try:
-    with np.load(path, allow_pickle=False) as file:
-      arrays = {name: file[name] for name in file.files}
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as entries:
+      arrays = {name: entries[name] for name in entries.files}
     meta = json.loads(str(arrays.pop(_META)))
+    # Damage to the zip's directory can hide entries that have no fault themselves.
+    if meta.pop("num_entries") != len(arrays):
+      raise ValueError("entries are missing")
     return Checkpoint(arrays=arrays, **meta)
-  except (
-    OSError,
-    zipfile.BadZipFile,
-    EOFError,
-    KeyError,
-    TypeError,
-    ValueError,
-  ) as error:
-    raise ValueError(f"{path} is not a complete checkpoint: {error}") from error
+  except MemoryError:
+    raise
+  # What zipfile and NumPy stumble over in a damaged file can raise almost anything.
+  except Exception as error:
+    raise ValueError(
+      f"{path} is not a complete checkpoint: {type(error).__name__}: {error}"
+    ) from error
 
 
 def newest(folder: pathlib.Path) -> tuple[Checkpoint | None, list[str]]:

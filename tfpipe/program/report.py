@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import time
 from collections.abc import Mapping
@@ -39,10 +40,12 @@ class MetricsFile:
     self._path = folder / "metrics.jsonl"
 
   def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes a record; `kind` is `train` or `eval`."""
-    record = {"kind": kind, "step": step, **values}
+    """Writes a record; `kind` is `train` or `eval`. What is not finite is null."""
+    # JSON has no NaN and no infinity.
+    finite = {n: v if math.isfinite(v) else None for n, v in values.items()}
+    record = {"kind": kind, "step": step, **finite}
     with self._path.open("a") as file:
-      file.write(json.dumps(record) + "\n")
+      file.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 class Progress:

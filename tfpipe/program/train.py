@@ -47,7 +47,9 @@ def restore_newest(run: Run, folder: pathlib.Path) -> bool:
 class Trainer:
   """Trains a run to its last step, saving and evaluating on the way."""
 
-  def __init__(self, run: Run, logdir: pathlib.Path, *, evaluates: bool) -> None:
+  def __init__(
+    self, run: Run, logdir: pathlib.Path, *, trains: bool = True, evaluates: bool = True
+  ) -> None:
     self._run = run
     self._p = run.params.train
     self._logdir = logdir
@@ -56,7 +58,8 @@ class Trainer:
     self._eval_function: Any = None
     self._saved_step = run.step
     # Missing data is found here, before the first step.
-    self._batches = iter(run.input.dataset(start_step=run.step))
+    if trains:
+      self._batches = iter(run.input.dataset(start_step=run.step))
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 
@@ -77,8 +80,8 @@ class Trainer:
           show(f"the training data ended after step {step}")
           break
         outputs = function(batch)
-        self._check(step, outputs)
         step += 1
+        self._check(step, outputs)
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
           self._log(step, outputs, progress)
@@ -105,14 +108,23 @@ class Trainer:
     show("eval " + line({"step": step, **values}))
 
   def _check(self, step: int, outputs: Mapping[str, Any]) -> None:
+    """Stops at numbers that are not finite, if the learner's Params say so."""
+    learner = self._run.learner
     update = {name: value.numpy() for name, value in outputs["update"].items()}
+    losses = outputs["micro_batch_losses"].numpy()
+    bad = [str(m) for m in np.flatnonzero(~np.isfinite(losses))]
+    where = f"step {step}"
+    if bad:
+      where += f": the loss of micro-batch {', '.join(bad)} is not finite"
     try:
-      self._run.learner.check(update)
+      learner.check(update)
     except FloatingPointError as error:
-      losses = outputs["micro_batch_losses"].numpy()
-      bad = [str(m) for m in np.flatnonzero(~np.isfinite(losses))]
-      where = f" (losses of micro-batches {', '.join(bad)})" if bad else ""
-      raise FloatingPointError(f"step {step}{where}: {error}") from error
+      raise FloatingPointError(f"{where}: {error}") from error
+    # An update that is not due yet would hide it, and a checkpoint keep it.
+    if bad and learner.params.nonfinite == "stop":
+      raise FloatingPointError(where)
+    if update["skipped"]:
+      show(f"{where}: update skipped, {update['consecutive_skips']} in a row")
 
   def _log(self, step: int, outputs: Mapping[str, Any], progress: Progress) -> None:
     values = means(outputs["metrics"])

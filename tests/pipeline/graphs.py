@@ -1,0 +1,60 @@
+"""What TensorFlow made of a step: the optimized graph of each device."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+
+from tests.pipeline import harness
+from tests.pipeline.networks import NETWORKS
+
+STAGES = 3
+MICRO_BATCHES = 2
+
+_TRANSPORT = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval"}
+
+
+@functools.cache
+def network_nodes(tf, network: str, remat: str) -> dict[str, list]:
+  """As `nodes_by_device`, of a network whose stages are on all CPUs but the first."""
+  training = harness.start(
+    tf,
+    NETWORKS[network],
+    num_partitions=STAGES,
+    num_micro_batches=MICRO_BATCHES,
+    remat=remat,
+    first_device=1,
+  )
+  return nodes_by_device(tf, training.function, NETWORKS[network].batches(1)[0])
+
+
+def nodes_by_device(tf, function, batch: harness.Arrays) -> dict[str, list]:
+  """Runs a step once; gives the nodes on each device, after all optimization."""
+  from tensorflow.python.eager import context
+
+  tensors = {name: tf.constant(array) for name, array in batch.items()}
+  context.context().executor.wait()
+  context.enable_graph_collection()
+  try:
+    function(tensors)
+    graphs = context.export_run_metadata().partition_graphs
+  finally:
+    context.disable_graph_collection()
+  nodes: dict[str, list] = {}
+  for node in (node for graph in graphs for node in graph.node):
+    if node.op not in _TRANSPORT:
+      nodes.setdefault("/device:" + node.device.split("device:")[1], []).append(node)
+  return nodes
+
+
+def count(nodes) -> Counter:
+  """Counts nodes by op; a product is MatMul in any library."""
+  prefix = re.compile(r"^_(Mkl)?(Native)?(Fused(?=MatMul|Conv))?")
+  return Counter(prefix.sub("", node.op) for node in nodes)
+
+
+def stage_of(node) -> int | None:
+  """Reads the stage from a node's name."""
+  match = re.match(r"stage(\d+)/", node.name)
+  return int(match.group(1)) if match else None

@@ -1,0 +1,52 @@
+import json
+
+from tests.program import training
+from tests.program.training import IMAGE
+from tfpipe.program import report
+
+
+def test_a_line_is_names_and_values_that_grep_finds():
+  values = {"step": "3/10", "loss": 2.3456789, "skips": 2, "rate": 1e-7, "nan": 1e99}
+  shown = "step=3/10 loss=2.3457 skips=2 rate=1e-07 nan=1e+99"
+  assert report.line(values) == shown
+
+
+def test_metrics_are_appended_as_json_and_what_is_not_finite_is_null(tmp_path):
+  report.MetricsFile(tmp_path).write("train", 1, {"loss": 0.1 + 0.2, "lr": 0})
+  values = {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 1e-45}
+  report.MetricsFile(tmp_path).write("eval", 2, values)
+  lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  assert [json.loads(line) for line in lines] == [
+    {"kind": "train", "step": 1, "loss": 0.1 + 0.2, "lr": 0},
+    {"kind": "eval", "step": 2, "a": None, "b": None, "c": None, "d": 1e-45},
+  ]
+  assert training.metrics(tmp_path, "train")[0]["step"] == 1
+
+
+def test_rate_and_time_left_are_those_since_the_last_line(monkeypatch):
+  now = [100.0]
+  monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+  progress = report.Progress(step=20, max_steps=100, batch_size=8)
+  now[0] = 105.0
+  assert progress.rate(30) == (10 * 8 / 5.0, "35 s")
+  now[0] = 1000.0  # an evaluation
+  progress.restart(30)
+  now[0] = 1001.0
+  assert progress.rate(40) == (80.0, "6 s")
+  now[0] = 1002.0
+  assert progress.rate(100) == (480.0, "0 s")
+
+
+def test_the_first_screen_has_the_changes_the_cut_and_the_prediction():
+  run_params = training.trainer.model_params(IMAGE, ["train.max_steps=9"])
+  plan = training.plan_lib.make(run_params)
+  lines = report.first_screen(run_params, "? train:\n<   max_steps: 9\n", plan)
+  assert lines.splitlines()[:5] == [
+    f"experiment {IMAGE}",
+    "changed from the experiment:",
+    "  ? train:",
+    "  <   max_steps: 9",
+    training.plan_lib.table(plan).splitlines()[0],
+  ]
+  assert lines.splitlines()[-1] == training.plan_lib.summary(plan)
+  assert "changed" not in report.first_screen(run_params, "", plan)

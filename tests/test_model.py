@@ -1,0 +1,146 @@
+import pytest
+
+from tfpipe import model
+from tfpipe.input.image_input import SyntheticImageInput
+from tfpipe.params import Params
+from tfpipe.task import Task
+
+
+def make(test=True):
+  image = SyntheticImageInput.Params().Set(batch_size=4)
+  evaluated = SyntheticImageInput.EvalParams().Set(batch_size=4)
+  return model.ModelParams("m", Task.Params(), image, evaluated if test else None)
+
+
+@pytest.mark.parametrize("test", [True, False])
+def test_the_defaults_are_allowed(test):
+  model.check(make(test))
+
+
+def test_every_parameter_is_described():
+  for p in (make(), make().pipeline, make().train):
+    assert all(len(field.description) > 5 for field in p.IterFields())
+
+
+@pytest.mark.parametrize(
+  ("path", "value"),
+  [
+    ("pipeline.lengths", (3,)),
+    ("pipeline.lengths", [3]),
+    ("pipeline.remat", "none"),
+    ("pipeline.schedule", "1f1b"),
+    ("train.max_steps", 0),
+    ("train.seed", 2**70),
+    ("train.eval_interval_steps", 5),
+  ],
+)
+def test_what_is_allowed_passes(path, value):
+  model.check(make().Set(**{path: value}))
+
+
+_COUNTS = {
+  "pipeline.num_partitions": 1,
+  "pipeline.num_micro_batches": 1,
+  "train.log_interval_steps": 1,
+  "train.save_interval_steps": 1,
+  "train.keep_checkpoints": 1,
+  "train.max_steps": 0,
+  "train.eval_interval_steps": 0,
+  "train.seed": 0,
+}
+
+
+@pytest.mark.parametrize(("path", "least"), _COUNTS.items())
+def test_counts_are_whole_numbers_from_their_least_value_on(path, least):
+  model.check(make().Set(**{path: least}))
+  for value in (least - 1, True, 2.0, "3", None, [1]):
+    message = rf"^{path}={value!r}: must be a whole number, at least {least}$"
+    message = message.replace("[", r"\[").replace("]", r"\]")
+    with pytest.raises(ValueError, match=message):
+      model.check(make().Set(**{path: value}))
+
+
+def test_every_parameter_is_checked():
+  paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
+  paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
+  others = {"schedule", "remat", "lengths", "devices"}
+  assert paths == {*_COUNTS, *(f"pipeline.{key}" for key in others)}
+
+
+@pytest.mark.parametrize("key", ["schedule", "remat"])
+@pytest.mark.parametrize("value", [None, 1, True, "cel", ("cell",)])
+def test_choices_are_one_of_the_names(key, value):
+  with pytest.raises(ValueError, match=rf"^pipeline.{key}=.*: must be one of "):
+    model.check(make().Set(**{f"pipeline.{key}": value}))
+
+
+@pytest.mark.parametrize(
+  "lengths", [(1, 2), (0,), (-1,), (True,), (2.0,), ("2",), 2, None, "2", {1: 2}]
+)
+def test_lengths_are_a_number_of_layers_for_each_cell(lengths):
+  with pytest.raises(ValueError, match=r"^pipeline.lengths=.*: must be empty or hold"):
+    model.check(make().Set(**{"pipeline.lengths": lengths}))
+
+
+@pytest.mark.parametrize("key", ["task", "input", "eval_input"])
+def test_task_and_inputs_must_be_such(key):
+  for value in (3, "x", Params()):
+    with pytest.raises(ValueError, match=rf"^{key}=.*: must be the Params of a class"):
+      model.check(make().Set(**{key: value}))
+  wrong = make()
+  wrong.Get(key).cls = int
+  with pytest.raises(ValueError, match=rf"^{key}=<class 'int'>: must be the Params of"):
+    model.check(wrong)
+
+
+@pytest.mark.parametrize("key", ["task", "input"])
+def test_task_and_input_cannot_be_none(key):
+  with pytest.raises(ValueError, match=rf"^{key}=None: must be the Params of a class"):
+    model.check(make().Set(**{key: None}))
+
+
+def test_an_evaluation_without_end_is_refused():
+  with pytest.raises(ValueError, match=r"^eval_input.repeat=True: must be False"):
+    model.check(make().Set(**{"eval_input.repeat": True}))
+
+
+def test_an_interval_of_evaluations_needs_an_evaluation_input():
+  with pytest.raises(ValueError, match=r"^train.eval_interval_steps=5: must be 0"):
+    model.check(make(test=False).Set(**{"train.eval_interval_steps": 5}))
+
+
+@pytest.mark.parametrize(
+  ("spec", "number"),
+  [
+    ("auto", 3),
+    ("cpu", 3),
+    ("gpu", 3),
+    ("CPU:0", 1),
+    ("cpu:0,cpu:0", 2),
+    ("GPU:0, GPU:1", 2),
+    ("/device:GPU:0,/job:localhost/replica:0/task:0/device:CPU:1", 2),
+  ],
+)
+def test_device_specifications_that_are_allowed(spec, number):
+  model.check_devices(spec, number)
+
+
+@pytest.mark.parametrize(
+  ("spec", "message"),
+  [
+    ("", "'' is not a device name such as 'GPU:0', nor one of auto, cpu, gpu"),
+    ("cpus", r"'cpus' is not a device name .*; did you mean 'cpu'\?"),
+    ("GPU:0,gpu", "'gpu' is not a device name"),
+    ("GPU:0,GPU:", "'GPU:' is not a device name"),
+    ("GPU:0;GPU:1", "'GPU:0;GPU:1' is not a device name"),
+    ("GPU:-1,GPU:0", "'GPU:-1' is not a device name"),
+    ("GPU:0", "names 1 devices; the schedule needs 2"),
+    ("GPU:0,GPU:1,GPU:2", "names 3 devices; the schedule needs 2"),
+    (0, "'0' is not a device name"),
+    (None, "'None' is not a device name"),
+  ],
+)
+def test_device_specifications_that_are_refused(spec, message):
+  with pytest.raises(ValueError, match=message) as error:
+    model.check_devices(spec, 2)
+  assert f"pipeline.devices={spec!r}" in str(error.value)

@@ -1,0 +1,219 @@
+"""The trainer's flags and modes. What it refuses: tests/program/test_refusals.py."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.program import command, training
+from tests.program.training import IMAGE, TEXT
+from tfpipe import registry, trainer
+from tfpipe.params import Params
+from tfpipe.program.train import Trainer
+
+ROOT = pathlib.Path(__file__).parents[1]
+SHORT = [
+  ("--num_partitions=3", "pipeline.num_partitions", 3),
+  ("--num_micro_batches=4", "pipeline.num_micro_batches", 4),
+  ("--schedule=1f1b", "pipeline.schedule", "1f1b"),
+  ("--remat=layer", "pipeline.remat", "layer"),
+  ("--devices=CPU:1,CPU:0", "pipeline.devices", "CPU:1,CPU:0"),
+  ("--max_steps=17", "train.max_steps", 17),
+]
+
+
+def inspected(capsys, *arguments) -> Params:
+  """Gives the effective Params as the program prints them."""
+  capsys.readouterr()
+  command.run(f"--model={IMAGE}", "--mode=inspect", *arguments)
+  return registry.Get(IMAGE)().Model().FromText(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("flag", "path", "value"), SHORT)
+def test_every_short_flag_sets_its_one_parameter(capsys, flag, path, value):
+  before = inspected(capsys)
+  assert before.Get(path) != value
+  assert inspected(capsys, flag) == before.Set(**{path: value})
+
+
+def test_there_is_no_short_flag_without_a_test():
+  assert {f"--{flag}" for flag in trainer._SHORT} == {
+    flag.partition("=")[0] for flag, _, _ in SHORT
+  }
+
+
+@pytest.mark.parametrize(
+  ("override", "path", "value"),
+  [
+    ("train.seed=0x10", "train.seed", 16),
+    (" input.shuffle = no ", "input.shuffle", False),
+    ("task.learner.learning_rate=3", "task.learner.learning_rate", 3.0),
+    ("pipeline.lengths=[1,4]", "pipeline.lengths", (1, 4)),
+    ("task.name=a=b", "task.name", "a=b"),
+    ("eval_input.last_batch='drop'", "eval_input.last_batch", "drop"),
+  ],
+)
+def test_set_takes_a_value_of_the_type_of_the_parameter(capsys, override, path, value):
+  before = inspected(capsys)
+  after = inspected(capsys, f"--set={override}")
+  assert after == before.Set(**{path: value})
+  assert type(after.Get(path)) is type(value)
+
+
+def test_the_same_value_may_be_given_twice(capsys):
+  twice = inspected(capsys, "--max_steps=3", "--set=train.max_steps=3")
+  assert twice.train.max_steps == 3
+
+
+def test_each_call_begins_with_the_experiment_as_it_is():
+  changed = trainer.model_params(IMAGE, ["train.max_steps=1", "task.dim=5"])
+  again = trainer.model_params(IMAGE, [])
+  assert (changed.train.max_steps, changed.task.dim) == (1, 5)
+  assert again == registry.Get(IMAGE)().Model()
+
+
+def test_plan_prints_what_differs_the_cut_the_prediction_and_the_schedule(capsys):
+  command.run(f"--model={IMAGE}", "--mode=plan", "--num_partitions=3", "--remat=none")
+  shown = capsys.readouterr().out
+  assert "changed from the experiment:\n  ? pipeline:\n" in shown
+  assert "  >   num_partitions: 2\n  <   num_partitions: 3\n" in shown
+  assert "schedule gpipe, 3 cells x 2 micro-batches" in shown
+  assert shown.splitlines()[-3:] == [
+    "0: F0 F1 BW0 BW1 U0",
+    "1: F0 F1 BW0 BW1 U0",
+    "2: F0 F1 BW0 BW1 U0",
+  ]
+
+
+@pytest.mark.parametrize("mode", ["train_and_eval", "train"])
+def test_a_run_trains_saves_its_params_and_evaluates_if_asked(
+  tf, tmp_path, capsys, mode
+):
+  logdir = tmp_path / "new" / "folder"
+  arguments = (f"--model={IMAGE}", f"--logdir={logdir}", f"--mode={mode}")
+  command.run(*arguments, "--max_steps=1")
+  shown = capsys.readouterr().out
+  assert f"experiment {IMAGE}\n" in shown
+  assert "devices /device:CPU:0, /device:CPU:1\n" in shown
+  assert "\nstep=1/1 loss=" in shown
+  assert f"\nsaved {logdir}/checkpoint-00000001.npz\n" in shown
+  assert ("\neval step=1 loss=" in shown) == (mode == "train_and_eval")
+  saved = registry.Get(IMAGE)().Model().FromText((logdir / "params.txt").read_text())
+  assert saved == trainer.model_params(IMAGE, ["train.max_steps=1"])
+  assert training.newest(logdir).params == saved.ToText()
+
+
+def test_an_experiment_without_evaluation_input_says_so_and_trains(
+  tf, tmp_path, capsys
+):
+  name = "tests.program.tiny.NoTest"
+  command.run(f"--model={name}", f"--logdir={tmp_path}", "--max_steps=1")
+  shown = capsys.readouterr().out
+  assert "no evaluation: the experiment has no evaluation input (Test)\n" in shown
+  assert training.newest(tmp_path).step == 1
+
+
+@pytest.fixture
+def no_steps(monkeypatch):
+  def refuse(self):
+    raise AssertionError("a step was run")
+
+  monkeypatch.setattr(Trainer, "train", refuse)
+  monkeypatch.setattr(Trainer, "evaluate", refuse)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--num_partitions=5"], "5 logical CPUs are needed, but TensorFlow has already"),
+    (["--devices=CPU:0,CPU:7"], "8 logical CPUs are needed|'CPU:7' does not exist"),
+    (["--devices=CPU:0,TPU:0"], "'TPU:0' does not exist; this machine has "),
+    (["--devices=CPU:0,GPU:99"], "'GPU:99' does not exist; this machine has "),
+    (["--mode=eval"], "there is no checkpoint to evaluate"),
+    (["--set=input.batch_size=30"], "batch_size = 30 is more than the 29 examples"),
+    (["--set=eval_input.batch_size=14"], "batch_size = 14 is more than the 13 exam"),
+  ],
+)
+def test_what_only_the_devices_or_the_data_can_tell_is_refused_before_the_first_step(
+  tf, tmp_path, no_steps, arguments, message
+):
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", *arguments)
+  assert found.startswith("error: ")
+  assert any(part in found for part in message.split("|")), found
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_gpus_are_never_replaced(tf, tmp_path, no_steps):
+  number = len(tf.config.list_logical_devices("GPU"))
+  stages = max(2, number + 1)
+  if stages > 5:
+    pytest.skip("more GPUs than layers")
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--devices=gpu")
+  found = command.refusal(*arguments, f"--num_partitions={stages}")
+  assert f"{stages} GPU devices are needed; this machine has {number}: " in found
+
+
+def test_several_stages_share_a_device_if_asked_to(tf, tmp_path, capsys):
+  arguments = (f"--model={TEXT}", f"--logdir={tmp_path}", "--max_steps=1")
+  command.run(*arguments, "--devices=CPU:1,CPU:1", "--mode=train")
+  assert "devices /device:CPU:1, /device:CPU:1\n" in capsys.readouterr().out
+  assert training.newest(tmp_path).step == 1
+
+
+def test_a_folder_of_damaged_or_foreign_checkpoints_is_refused(tf, tmp_path, no_steps):
+  path = tmp_path / "checkpoint-00000001.npz"
+  path.write_bytes(b"")
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}")
+  assert "error: no complete checkpoint in " in command.refusal(*arguments)
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def run(*arguments):
+  """Runs the program as a user does."""
+  return subprocess.run(
+    [sys.executable, "-X", "importtime", "-m", "tfpipe.trainer", *arguments],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    check=False,
+    env={**os.environ, "COLUMNS": "88"},
+  )
+
+
+@pytest.mark.parametrize(
+  ("arguments", "code", "out"),
+  [
+    (["--help"], 1, "--num_partitions: K: number of cells."),
+    ([f"--model={TEXT}", "--mode=plan"], 0, "predicted bubble"),
+    ([f"--model={TEXT}", "--mode=inspect"], 0, "train.max_steps : 4\n"),
+    (["--model=lm.shakespeare.Chr", "--mode=plan"], 1, ""),
+    (["--num_partition=2"], 1, ""),
+  ],
+)
+def test_what_needs_no_tensorflow_does_not_import_it(arguments, code, out):
+  ended = run(*arguments)
+  assert ended.returncode == code
+  assert out in ended.stdout
+  imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+  assert "tfpipe.plan" in imported
+  assert not {name for name in imported if name.split(".")[0] == "tensorflow"}
+  assert "Traceback" not in ended.stderr
+
+
+def test_a_refusal_is_one_line_on_stderr():
+  command_line = [sys.executable, "-m", "tfpipe.trainer", "--model=lm.shakespeare.Chr"]
+  ended = subprocess.run(
+    [*command_line, "--mode=plan"],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    check=False,
+  )
+  assert ended.returncode == 1
+  assert ended.stdout == ""
+  assert ended.stderr == (
+    "error: there is no experiment 'lm.shakespeare.Chr'; nearest are: "
+    "lm.shakespeare.Char\n"
+  )
