@@ -29,6 +29,7 @@ def test_every_parameter_is_described():
     ("pipeline.lengths", [3]),
     ("pipeline.remat", "none"),
     ("pipeline.schedule", "1f1b"),
+    ("pipeline.xla", True),
     ("train.max_steps", 0),
     ("train.seed", 2**70),
     ("train.eval_interval_steps", 5),
@@ -63,7 +64,7 @@ def test_counts_are_whole_numbers_from_their_least_value_on(path, least):
 def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
-  others = {"schedule", "remat", "lengths", "devices"}
+  others = {"schedule", "remat", "lengths", "devices", "xla"}
   assert paths == {*_COUNTS, *(f"pipeline.{key}" for key in others)}
 
 
@@ -72,6 +73,12 @@ def test_every_parameter_is_checked():
 def test_choices_are_one_of_the_names(key, value):
   with pytest.raises(ValueError, match=rf"^pipeline.{key}=.*: must be one of "):
     model.check(make().Set(**{f"pipeline.{key}": value}))
+
+
+@pytest.mark.parametrize("value", [None, 1, "True"])
+def test_switches_are_true_or_false(value):
+  with pytest.raises(ValueError, match=r"^pipeline.xla=.*: must be True or False"):
+    model.check(make().Set(**{"pipeline.xla": value}))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,13 @@ def test_a_run_trains_saves_its_params_and_evaluates_if_asked(
   assert training.newest(logdir).params == saved.ToText()
 
 
+def test_a_tilde_in_logdir_is_the_home_folder(tf, tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  arguments = (f"--model={IMAGE}", "--logdir=~/run", "--mode=train")
+  command.run(*arguments, "--max_steps=1")
+  assert training.newest(tmp_path / "run").step == 1
+
+
 def test_an_experiment_without_evaluation_input_says_so_and_trains(
   tf, tmp_path, capsys
 ):

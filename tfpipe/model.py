@@ -25,6 +25,7 @@ def PipelineParams() -> Params:
     "cell is computed again before its backward), 'layer' each layer's input.",
   )
   p.Define("lengths", (), "Layers in each cell; empty: cut so that costs are balanced.")
+  p.Define("xla", False, "Whether each cell is compiled with XLA.")
   p.Define(
     "devices",
     "auto",
@@ -88,6 +89,8 @@ def check(p: Params) -> None:
     _check_count("pipeline", p.pipeline, key, 1)
   _check_choice("pipeline", p.pipeline, "schedule", schedule.NAMES)
   _check_choice("pipeline", p.pipeline, "remat", REMAT)
+  if not isinstance(p.pipeline.xla, bool):
+    raise ValueError(f"pipeline.xla={p.pipeline.xla!r}: must be True or False")
   lengths = p.pipeline.lengths
   if (
     not isinstance(lengths, (tuple, list))

@@ -94,6 +94,10 @@ def _overrides() -> list[str]:
   return [*FLAGS.set, *short]
 
 
+def _logdir() -> pathlib.Path:
+  return pathlib.Path(FLAGS.logdir).expanduser()  # no shell does it behind `=`
+
+
 def _check_logdir() -> None:
   if FLAGS.mode in ("plan", "inspect"):
     if FLAGS.logdir:
@@ -101,7 +105,7 @@ def _check_logdir() -> None:
     return
   if not FLAGS.logdir:
     raise ValueError(f"--logdir is missing; --mode={FLAGS.mode} needs a folder")
-  folder = pathlib.Path(FLAGS.logdir).absolute()
+  folder = _logdir().absolute()
   found = next(path for path in (folder, *folder.parents) if path.exists())
   if not found.is_dir():
     raise ValueError(f"--logdir={FLAGS.logdir}: {found} is a file, not a folder")
@@ -126,7 +130,7 @@ def _prepare() -> tuple[Params, Plan, str]:
 
 def _set_up(params: Params, plan: Plan) -> Trainer:
   """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
-  logdir = pathlib.Path(FLAGS.logdir)
+  logdir = _logdir()
   run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
   restored = restore_newest(run, logdir)

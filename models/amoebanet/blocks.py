@@ -12,7 +12,7 @@ from typing import Any
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer
 from tfpipe.layers.batch_norm import BatchNorm
-from tfpipe.layers.conv import Conv2D
+from tfpipe.layers.conv import Conv2D, subsample
 from tfpipe.layers.pooling import MaxPool
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
@@ -112,8 +112,8 @@ class FactorizedReduction(Layer):
     """Reduces x."""
     (x,) = inputs
     parts = [
-      conv.FProp(theta.conv[i], part)
-      for i, (conv, part) in enumerate(zip(self.conv, _halves(x), strict=True))
+      conv.FProp(theta.conv[i], subsample(x, (2, 2), offset=i))
+      for i, conv in enumerate(self.conv)
     ]
     return self.norm.FProp(theta.norm, tf.concat(parts, -1))
 
@@ -170,14 +170,6 @@ def conv_params(
   """Gives a convolution with SAME padding."""
   shape = (*window, channels, filters)
   return Conv2D.Params().Set(filter_shape=shape, filter_stride=stride)
-
-
-def _halves(x: Any) -> tuple[tf.Tensor, tf.Tensor]:
-  """Gives the pixels of even, and those of odd rows and columns."""
-  odd, rows, columns = x, x.shape[1] % 2, x.shape[2] % 2
-  if rows or columns:
-    odd = tf.pad(x, [[0, 0], [0, rows], [0, columns], [0, 0]])
-  return x[:, ::2, ::2], odd[:, 1::2, 1::2]
 
 
 def sum_costs(

@@ -59,12 +59,15 @@ class Cell(Layer):
     check_bool(self, p, "previous_is_larger")
     for name, minimum in (("filters", 4), ("input_channels", 1), ("dilation", 1)):
       check_count(self, p, name, minimum)
-    check_count(self, p, "previous_channels", 0)
+    if check_count(self, p, "previous_channels", 0) == 0 and p.previous_is_larger:
+      raise ValueError(
+        "Cell.previous_is_larger = True: previous_channels = 0 says there is no previous"
+      )
     self.wiring = genotype.reduction if is_reduction else genotype.normal
     self._operations = [operation for pair in self.wiring.pairs for operation in pair]
-    self._CreateChildren()
+    self._create_children()
 
-  def _CreateChildren(self) -> None:
+  def _create_children(self) -> None:
     p = self.params
     self.input: Layer
     self.previous: Layer
@@ -97,10 +100,10 @@ class Cell(Layer):
     x = inputs[0]
     scales = None
     if not self.do_eval and self.params.drop_path.keep_prob < 1:
-      scales = self.drop_path.Scales(theta.drop_path, x.shape[0])
-    return self._Wire(_Compute(scales), theta, inputs), x
+      scales = self.drop_path.scales(theta.drop_path, x.shape[0])
+    return self._wire(_Compute(scales), theta, inputs), x
 
-  def _Wire(self, run: _Run, theta: Any, inputs: tuple[Any, ...]) -> Any:
+  def _wire(self, run: _Run, theta: Any, inputs: tuple[Any, ...]) -> Any:
     """Follows the wiring, with tensors or, for the cost, with ArraySpecs."""
     x, previous = inputs[0], inputs[-1]
     states = [
@@ -128,7 +131,7 @@ class Cell(Layer):
     layer = params.Instantiate()
     theta = layer.Theta(dict.fromkeys([*layer.weights(), *layer.seeds()]))
     run = _Measure()
-    y = layer._Wire(run, theta, inputs)
+    y = layer._wire(run, theta, inputs)
     drop_path = layer.drop_path
     costs = [*run.costs, drop_path.FPropMeta(drop_path.params, *run.paths)]
     kept = run.kept_bytes(inputs)

@@ -192,7 +192,7 @@ class AuxCell(Cell):
     y, x = super().FProp(theta, *maps)
     if not self.do_eval:
       logits = self.aux_head.FProp(theta.aux_head, y)
-      loss, _ = self.aux_loss.Loss(logits, side)
+      loss, _ = self.aux_loss.loss(logits, side)
       self.AddLoss(self.params.aux_weight * loss)
     return y, x
 

@@ -101,11 +101,11 @@ class AmoebaNet(Task):
     check_number(self, p, "label_smoothing", "[0, 1)")
     check_number(self, p, "aux_weight", "(0, inf)")
     if check_bool(self, p, "aux_head"):
-      self._CheckAuxSide()
+      self._check_aux_side()
 
-  def _CheckAuxSide(self) -> None:
+  def _check_aux_side(self) -> None:
     p = self.params
-    side = self._StemSide()
+    side = self._stem_side()
     for _ in range(3 if p.stem == "imagenet" else 1):
       side = _halved(side)
     if side < 5:
@@ -117,17 +117,17 @@ class AmoebaNet(Task):
   def Layers(self) -> list[InstantiableParams]:
     """Lists stem, cells and classifier by the names of the sketch above."""
     p = self.params
-    plans = self._Plans()
-    layers = [self._StemConv()]
-    before, last = None, _Map(self._StemSide(), p.stem_filters)
+    plans = self._plans()
+    layers = [self._stem_conv()]
+    before, last = None, _Map(self._stem_side(), p.stem_filters)
     for index, plan in enumerate(plans):
-      params = self._Cell(plan, last, before, self._DropPath(index, len(plans)))
+      params = self._cell(plan, last, before, self._drop_path(index, len(plans)))
       before, last = last, _output(params, last.side)
-      layers.append(self._AuxCell(params, last) if plan.has_aux else params)
-    layers.append(self._Classifier(last.channels))
+      layers.append(self._aux_cell(params, last) if plan.has_aux else params)
+    layers.append(self._classifier(last.channels))
     return layers
 
-  def _Plans(self) -> list[_CellPlan]:
+  def _plans(self) -> list[_CellPlan]:
     p = self.params
     filters, plans = p.num_filters, []
     if p.stem == "imagenet":
@@ -145,11 +145,11 @@ class AmoebaNet(Task):
       plans.append(_CellPlan(f"cell_{cell}", filters, has_aux=has_aux))
     return plans
 
-  def _StemSide(self) -> int:
+  def _stem_side(self) -> int:
     p = self.params
     return output_side(p.image_size, 3, *_STEM_CONV[p.stem])
 
-  def _StemConv(self) -> InstantiableParams:
+  def _stem_conv(self) -> InstantiableParams:
     p = self.params
     stride, padding = _STEM_CONV[p.stem]
     conv = conv_params((3, 3), p.channels, p.stem_filters, (stride, stride))
@@ -157,7 +157,7 @@ class AmoebaNet(Task):
       name="stem_conv", convs=[conv.Set(padding=padding)], norm=p.norm.Copy()
     )
 
-  def _Cell(
+  def _cell(
     self, plan: _CellPlan, x: _Map, previous: _Map | None, drop_path: InstantiableParams
   ) -> InstantiableParams:
     p = self.params
@@ -177,7 +177,7 @@ class AmoebaNet(Task):
       params.Set(previous_channels=previous.channels, previous_is_larger=is_larger)
     return params
 
-  def _AuxCell(self, params: InstantiableParams, output: _Map) -> InstantiableParams:
+  def _aux_cell(self, params: InstantiableParams, output: _Map) -> InstantiableParams:
     p = self.params
     head = AuxHead.Params().Set(
       side=output.side,
@@ -188,14 +188,14 @@ class AmoebaNet(Task):
     loss = ClassifierLoss.Params().Set(label_smoothing=p.label_smoothing)
     return params.Set(aux_head=head, aux_loss=loss, aux_weight=p.aux_weight)
 
-  def _DropPath(self, index: int, num_cells: int) -> InstantiableParams:
+  def _drop_path(self, index: int, num_cells: int) -> InstantiableParams:
     p = self.params
     keep = p.drop_path_keep
     if p.drop_path_version == "v3":
       keep = 1 - (index + 1) / num_cells * (1 - keep)
     return DropPath.Params().Set(keep_prob=keep, total_steps=p.drop_path_steps)
 
-  def _Classifier(self, channels: int) -> InstantiableParams:
+  def _classifier(self, channels: int) -> InstantiableParams:
     p = self.params
     logits = Logits.Params().Set(input_channels=channels, num_classes=p.num_classes)
     return Classifier.Params().Set(

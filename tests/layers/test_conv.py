@@ -4,7 +4,7 @@ import pytest
 from tests.layers import reference
 from tests.layers.run_layer import call, start_values
 from tfpipe.cost import ArraySpec
-from tfpipe.layers.conv import Conv2D, SeparableConv2D
+from tfpipe.layers.conv import Conv2D, SeparableConv2D, subsample
 
 # Sums of some hundred float32 products.
 ATOL = 1e-5
@@ -77,6 +77,22 @@ def test_a_strided_1x1_conv_trains(tf):
   picked = x[:, ::2, ::2].sum((0, 1, 2), dtype=np.float64)
   expected = np.tile(picked[:, None], [1, 4])
   np.testing.assert_allclose(tape.gradient(y, values["w"])[0, 0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (1, 3), (3, 2)])
+@pytest.mark.parametrize("side", [7, 8])
+def test_subsample_picks_every_pixel_of_a_grid(tf, rows, columns, side):
+  x = maps(2, side, side, 3)
+  y = subsample(tf.constant(x), (rows, columns))
+  np.testing.assert_array_equal(y, x[:, ::rows, ::columns])
+
+
+@pytest.mark.parametrize("side", [7, 8])
+def test_subsample_from_1_on_puts_zeros_where_a_last_pixel_is_missing(tf, side):
+  x = maps(2, side, side, 3)
+  y = subsample(tf.constant(x), (2, 2), offset=1)
+  padded = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0)))
+  np.testing.assert_array_equal(y, padded[:, 1::2, 1::2][:, : -(-side // 2)])
 
 
 def test_kernels_count_in_the_l2_term_and_start_with_variance_2_over_fan_out(tf):

@@ -105,7 +105,7 @@ def scales(tf, layer, keep):
   seed = tf.constant([11, 7, 0], tf.int64)
   theta = NestedMap(seed=seed)
   assert keep == layer.drop_path.params.keep_prob
-  return [s.numpy() for s in layer.drop_path.Scales(theta, BATCH)]
+  return [s.numpy() for s in layer.drop_path.scales(theta, BATCH)]
 
 
 def test_drop_path_drops_operations_other_than_none(tf, monkeypatch):
@@ -143,6 +143,7 @@ def test_nothing_is_dropped_in_evaluation(tf):
     ({"input_channels": 0}, "Cell.input_channels = 0"),
     ({"previous_channels": -1}, "Cell.previous_channels = -1"),
     ({"dilation": 0}, "Cell.dilation = 0"),
+    ({"previous_channels": 0, "previous_is_larger": True}, "previous_is_larger = True"),
   ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -48,6 +48,7 @@ def make_pipeline(
   lengths: Sequence[int] = (),
   devices: Sequence[str] = (),
   seed: int = SEED,
+  xla: bool = False,
 ) -> Pipeline:
   """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on."""
   tf.config.optimizer.set_experimental_options(
@@ -65,6 +66,7 @@ def make_pipeline(
     input_fields=input_fields,
     seed=seed,
     remat_layers=remat == "layer",
+    xla=xla,
   )
 
 

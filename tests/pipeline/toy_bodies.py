@@ -22,7 +22,7 @@ class Body(Layer):
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
     dim = self.params.dim
-    self.CreateVariable("w", WeightParams((dim, dim)))
+    self.CreateVariable("w", WeightParams((dim, dim), l2=True))
 
   def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
     return tf.tanh(tf.matmul(x, theta.w))

@@ -42,7 +42,7 @@ class ClassifierLoss(Layer):
   def FProp(self, theta: NestedMap, *inputs: Any) -> NestedMap:
     """Computes the metrics."""
     logits, side = inputs
-    metrics = NestedMap(loss=self.Loss(logits, side))
+    metrics = NestedMap(loss=self.loss(logits, side))
     # Of equal logits the lower class is the better one, for both metrics.
     num_best = _num_best(logits.shape[1])
     best = tf.math.top_k(logits, num_best).indices
@@ -53,7 +53,7 @@ class ClassifierLoss(Layer):
       metrics.accuracy_top5 = _weighted(hit, side.weight)
     return metrics
 
-  def Loss(self, logits: tf.Tensor, side: NestedMap) -> tuple[tf.Tensor, tf.Tensor]:
+  def loss(self, logits: tf.Tensor, side: NestedMap) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the metric `loss` alone."""
     nats, _ = cross_entropy(logits, side.label, self.params.label_smoothing)
     return _weighted(nats, side.weight)

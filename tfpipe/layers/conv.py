@@ -49,8 +49,7 @@ class Conv2D(Layer):
     if p.filter_stride != _ONES:
       # oneDNN's strided 1×1 convolution writes past its workspace in the backward pass
       # (github.com/uxlfoundation/oneDNN/issues/6035), so pixels are picked before.
-      rows, columns = p.filter_stride
-      x = x[:, ::rows, ::columns]
+      x = subsample(x, p.filter_stride)
     return _pointwise(x, theta.w)
 
   @classmethod
@@ -144,6 +143,31 @@ class SeparableConv2D(Layer):
       matmul_flops=2 * depthwise + 2 * y.size * channels,
       activation_bytes=kept,
     )
+
+
+def subsample(x: Any, stride: tuple[int, int], offset: int = 0) -> tf.Tensor:
+  """Picks every stride-th row and column of a map, from `offset` on.
+
+  Args:
+    x: [batch, height, width, channels].
+    stride: (rows, columns).
+    offset: 0 or 1, below both strides.
+
+  Returns:
+    [batch, ⌈height/rows⌉, ⌈width/columns⌉, channels]; zeros stand for a last row or
+    column that is missing.
+  """
+  batch, height, width, channels = x.shape
+  rows, columns = stride
+  below, right = -height % rows, -width % columns
+  if below or right:
+    x = tf.pad(x, [[0, 0], [0, below], [0, right], [0, 0]])
+  height, width = (height + below) // rows, (width + right) // columns
+  # A slice without stride is six times as fast on CPU as one with, gradient included.
+  x = tf.reshape(x, [batch * height, rows, width, columns * channels])
+  start = [0, offset, 0, offset * channels]
+  x = tf.slice(x, start, [batch * height, 1, width, channels])
+  return tf.reshape(x, [batch, height, width, channels])
 
 
 def _kernel(shape: tuple[int, ...]) -> WeightParams:

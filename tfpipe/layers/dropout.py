@@ -87,10 +87,10 @@ class DropPath(Layer):
     """Drops paths."""
     if self.do_eval or self.params.keep_prob == 1:
       return paths
-    scales = self.Scales(theta, paths[0].shape[0])
+    scales = self.scales(theta, paths[0].shape[0])
     return tuple(scaled(x, s) for x, s in zip(paths, scales, strict=True))
 
-  def Scales(self, theta: NestedMap, batch: int) -> list[tf.Tensor]:
+  def scales(self, theta: NestedMap, batch: int) -> list[tf.Tensor]:
     """Draws what `scaled` multiplies each path by: [batch] of 0 or 1 / keep."""
     p = self.params
     time = tf.cast(theta.seed[1], tf.float32) / p.total_steps

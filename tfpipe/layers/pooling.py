@@ -41,11 +41,11 @@ class _Pool(Layer):
     )
     y = ArraySpec((x.shape[0], *out, x.shape[3]))
     return cls.Cost(
-      params, y, flops=side * side * y.size, activation_bytes=cls._Kept(y)
+      params, y, flops=side * side * y.size, activation_bytes=cls._kept(y)
     )
 
   @classmethod
-  def _Kept(cls, y: ArraySpec) -> int:
+  def _kept(cls, y: ArraySpec) -> int:
     return 0
 
 
@@ -63,7 +63,7 @@ class MaxPool(_Pool):
     return tf.nn.max_pool2d(x, p.window, p.stride, p.padding)
 
   @classmethod
-  def _Kept(cls, y: ArraySpec) -> int:
+  def _kept(cls, y: ArraySpec) -> int:
     # The backward op looks for the output in the input.
     return y.bytes
 

@@ -184,7 +184,10 @@ class _Step:
     return outputs
 
   def _done(self, stage: int, tensors: Sequence[tf.Tensor]) -> None:
-    self._last[self._device(stage)] = list({t.op.name: t.op for t in tensors}.values())
+    # The backward of a frozen stage may have no op: the next one waits for those before.
+    if tensors:
+      ops = {tensor.op.name: tensor.op for tensor in tensors}
+      self._last[self._device(stage)] = list(ops.values())
 
   def _trainable(self, stage: int) -> list[int]:
     names = self._b._cells[stage].weight_names()

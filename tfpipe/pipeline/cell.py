@@ -43,6 +43,7 @@ class CellFunction:
     *,
     do_eval: bool,
     remat_layers: bool,
+    xla: bool = False,
   ) -> None:
     self.layers = layers
     self.num_traces = 0
@@ -59,7 +60,7 @@ class CellFunction:
       for weight in layer.weights().values()
     ]
     num_seeds = sum(len(layer.seeds()) for layer in layers)
-    self.concrete = tf.function(self._body, autograph=False).get_concrete_function(
+    self.concrete = tf.function(self._body, autograph=False, jit_compile=xla or None).get_concrete_function(
       weights, tf.TensorSpec([num_seeds, 3], tf.int64), specs, dict(side)
     )
     # The outputs' specs, with the constants in place: the inputs of the next cell.
@@ -202,6 +203,7 @@ def make_cells(
   *,
   do_eval: bool = False,
   remat_layers: bool = False,
+  xla: bool = False,
 ) -> list[Cell]:
   """Traces the cells of a partition, equal ones once.
 
@@ -212,6 +214,7 @@ def make_cells(
     batch: specs of one micro-batch's fields, from which layers take side inputs.
     do_eval: trace for evaluation.
     remat_layers: keep only the layers' inputs for the backward pass.
+    xla: compile each cell's functions with XLA.
   """
   traced: dict[Any, CellFunction] = {}
   cells = []
@@ -231,6 +234,7 @@ def make_cells(
         {name: batch[name] for name in side},
         do_eval=do_eval,
         remat_layers=remat_layers,
+        xla=xla,
       )
     cells.append(Cell(part, traced[key], side))
     inputs = traced[key].out_specs

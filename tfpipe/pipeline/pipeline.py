@@ -37,6 +37,7 @@ class Pipeline:
     input_fields: Sequence[str],
     seed: int = 0,
     remat_layers: bool = False,
+    xla: bool = False,
   ) -> None:
     self._layers = layers
     self._ranges = ranges
@@ -44,6 +45,7 @@ class Pipeline:
     self._devices = devices
     self._input_fields = tuple(input_fields)
     self._remat_layers = remat_layers
+    self._xla = xla
     self._declared = declared_weights(layers)
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
@@ -138,6 +140,7 @@ class Pipeline:
       part,
       do_eval=do_eval,
       remat_layers=self._remat_layers,
+      xla=self._xla,
     )
     return StepBuilder(
       cells,

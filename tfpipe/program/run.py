@@ -53,6 +53,7 @@ class Run:
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       remat_layers=params.pipeline.remat == "layer",
+      xla=params.pipeline.xla,
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
 

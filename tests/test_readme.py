@@ -1,0 +1,74 @@
+"""The README's commands and its sample run as printed."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from tfpipe import plan as plan_lib
+from tfpipe import registry, trainer
+from tfpipe.program.run import Run
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+
+
+def blocks(language):
+  pattern = rf"^```{language}\n(.*?)^```$"
+  return re.findall(pattern, README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands():
+  """Every trainer command of the README that names an experiment of the repository."""
+  text = README.read_text()
+  found = re.findall(r"python -m tfpipe\.trainer (--model=\S+[^`\n]*)", text)
+  return [line.split() for line in found if "my_params" not in line]
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+  """The README's params file, importable as my_params."""
+  (code,) = blocks("python")
+  (tmp_path / "my_params.py").write_text(code)
+  monkeypatch.syspath_prepend(tmp_path)
+  importlib.invalidate_caches()
+  return "my_params.Tiny"
+
+
+def test_the_sample_params_file_trains_in_two_cells(tf, sample):
+  params = trainer.model_params(sample, ["pipeline.devices=cpu"])
+  run = Run(params, plan_lib.make(params))
+  assert len(set(run.devices)) == 2
+  step = run.train_function()
+  losses = []
+  for batch in run.input.dataset().take(30):
+    total, weight = step(batch)["metrics"]["loss"]
+    losses.append(float(total) / float(weight))
+  # Ten classes start at log(10) = 2.30.
+  assert abs(losses[0] - 2.3) < 0.5
+  assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_costs_of_the_sample_are_those_of_its_products(sample):
+  params = trainer.model_params(sample, [])
+  plan = plan_lib.make(params)
+  products = [2 * 16 * 784 * 128, 2 * 16 * 128 * 128, 2 * 16 * 128 * 10, 0]
+  assert [cost.matmul_flops for cost in plan.costs] == products
+  weights = 785 * 128 + 129 * 128 + 129 * 10
+  assert sum(cost.param_count for cost in plan.costs) == weights
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=lambda a: a[0])
+def test_every_command_names_known_flags_and_an_experiment_that_can_be_planned(
+  arguments,
+):
+  flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
+  assert all(flag in trainer.FLAGS for flag in flags)
+  plan_lib.make(trainer.model_params(flags["model"], []))
+
+
+def test_every_experiment_that_is_named_exists():
+  names = re.findall(r"`((?:image|lm)\.\w+\.\w+)`", README.read_text())
+  assert len(names) >= 6
+  for name in names:
+    registry.Get(name)
