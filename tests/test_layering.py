@@ -81,7 +81,7 @@ def _imports(node: ast.AST) -> Iterator[str]:
 def _part(name: str) -> str:
   """Gives the part of tfpipe that a module belongs to."""
   # The checks of Params values are a file of the optimizers, and need nothing of them.
-  if name.startswith("tfpipe.optimizers.checks"):
+  if name.startswith("tfpipe.checks"):
     return "checks"
   package, _, rest = name.partition(".")
   return rest.split(".")[0] if package == "tfpipe" else package

@@ -13,6 +13,7 @@ from models.amoebanet.blocks import (
 )
 from models.amoebanet.genotype import GENOTYPES
 from models.amoebanet.operations import adapter, operation, pointwise
+from tfpipe.checks import check_bool, check_choice, check_count
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer
 from tfpipe.layers.batch_norm import BatchNorm
@@ -20,7 +21,6 @@ from tfpipe.layers.dropout import DropPath, scaled
 from tfpipe.layers.pooling import AvgPool
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_bool, check_choice, check_count
 from tfpipe.params import InstantiableParams
 
 
@@ -61,7 +61,7 @@ class Cell(Layer):
       check_count(self, p, name, minimum)
     if check_count(self, p, "previous_channels", 0) == 0 and p.previous_is_larger:
       raise ValueError(
-        "Cell.previous_is_larger = True: previous_channels = 0 says there is no previous"
+        "Cell.previous_is_larger = True: with previous_channels = 0 there is none"
       )
     self.wiring = genotype.reduction if is_reduction else genotype.normal
     self._operations = [operation for pair in self.wiring.pairs for operation in pair]

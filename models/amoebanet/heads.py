@@ -6,6 +6,7 @@ from typing import Any
 
 from models.amoebanet.blocks import ConvChain, conv_params, sum_costs
 from models.amoebanet.cell import Cell
+from tfpipe.checks import check_count, check_number
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.batch_norm import BatchNorm
@@ -15,7 +16,6 @@ from tfpipe.layers.pooling import AvgPool, GlobalAvgPool
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_count, check_number
 from tfpipe.params import InstantiableParams
 
 # Width of the auxiliary head: 0.4 of NASNet's 128 and 768.

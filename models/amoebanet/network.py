@@ -16,16 +16,16 @@ from models.amoebanet.blocks import ConvChain, conv_params
 from models.amoebanet.cell import Cell
 from models.amoebanet.genotype import GENOTYPES
 from models.amoebanet.heads import AuxCell, AuxHead, Classifier, Logits
-from tfpipe.layers.batch_norm import BatchNorm
-from tfpipe.layers.classifier_loss import ClassifierLoss
-from tfpipe.layers.dropout import Dropout, DropPath
-from tfpipe.layers.window import output_side
-from tfpipe.optimizers.checks import (
+from tfpipe.checks import (
   check_bool,
   check_choice,
   check_count,
   check_number,
 )
+from tfpipe.layers.batch_norm import BatchNorm
+from tfpipe.layers.classifier_loss import ClassifierLoss
+from tfpipe.layers.dropout import Dropout, DropPath
+from tfpipe.layers.window import output_side
 from tfpipe.params import InstantiableParams
 from tfpipe.task import Task
 

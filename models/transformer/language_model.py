@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from models.transformer.block import TransformerBlock
+from tfpipe.checks import check_bool, check_count
 from tfpipe.layers.embedding import Embedding
 from tfpipe.layers.layer_norm import LayerNorm
 from tfpipe.layers.softmax_loss import SoftmaxLoss
-from tfpipe.optimizers.checks import check_bool, check_count
 from tfpipe.params import InstantiableParams
 from tfpipe.task import Task
 

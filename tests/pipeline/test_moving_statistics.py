@@ -12,8 +12,8 @@ from tests.pipeline.networks import (
   image_batches,
   toy_network,
 )
-from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.layers.base import Layer
+from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.lazy import tf as lazy_tf
 from tfpipe.nested_map import NestedMap
 
@@ -139,9 +139,7 @@ def test_evaluation_equals_keras_after_training(tf, num_micro_batches, num_parti
   x = tf.nn.conv2d(batches[0]["image"], kernel, 1, "SAME")
   keras = tf.keras.layers.BatchNormalization(epsilon=1e-3)
   keras.build(x.shape)
-  keras.set_weights(
-    [weights[f"norm_0/{kind}"] for kind in ("gamma", "beta", *KINDS)]
-  )
+  keras.set_weights([weights[f"norm_0/{kind}"] for kind in ("gamma", "beta", *KINDS)])
   expected = float(tf.reduce_sum(tf.square(keras(x, training=False)))) / ROWS
   total, weight = training.evaluate(batches[0])["loss"]
   assert total / weight == pytest.approx(expected, rel=1e-5)

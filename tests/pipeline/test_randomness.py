@@ -82,7 +82,12 @@ def _examples(tf):
 
 @pytest.mark.parametrize(
   ("num_partitions", "name", "remat"),
-  [(1, "gpipe", "layer"), (2, "1f1b", "layer"), (3, "1f1b", "none"), (4, "gpipe", "cell")],
+  [
+    (1, "gpipe", "layer"),
+    (2, "1f1b", "layer"),
+    (3, "1f1b", "none"),
+    (4, "gpipe", "cell"),
+  ],
 )
 def test_every_layout_and_its_backward_meet_the_same_masks(
   tf, num_partitions, name, remat

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.pipeline import graphs, harness, reference, toy, toy_bodies
-from tests.pipeline.networks import NETWORKS, toy_network
+from tests.pipeline.networks import toy_network
 
 # Ops of the forward pass that the gradient needs, and ops of the gradient.
 FORWARD = {
@@ -74,5 +74,3 @@ def test_a_stage_may_do_what_real_layers_do(tf, body):
   harness.assert_close(states[0], expected)
   for state in states[1:]:
     assert not harness.differences(state, states[0])
-
-

@@ -44,7 +44,10 @@ class Labels(Layer):
     bit = 2 ** lazy_tf.cast(ids, lazy_tf.float32)
     one = lazy_tf.constant(1.0)
     return NestedMap(
-      loss=(lazy_tf.reduce_sum(error), lazy_tf.cast(lazy_tf.size(ids), lazy_tf.float32)),
+      loss=(
+        lazy_tf.reduce_sum(error),
+        lazy_tf.cast(lazy_tf.size(ids), lazy_tf.float32),
+      ),
       seen=(lazy_tf.reduce_sum(bit), one),
     )
 
@@ -55,7 +58,9 @@ def _batch():
 
 
 NETWORK = Network(
-  lambda: toy.named(*[Check.Params()] * 4, Labels.Params()), ("id",), lambda _: [_batch()]
+  lambda: toy.named(*[Check.Params()] * 4, Labels.Params()),
+  ("id",),
+  lambda _: [_batch()],
 )
 
 

@@ -1,5 +1,6 @@
 """A mini-batch of another shape is refused at the door, or has a function of its own."""
 
+import functools
 
 import numpy as np
 import pytest
@@ -53,6 +54,12 @@ def test_micro_batches_that_do_not_divide_are_refused_before_tracing(tf):
     pipeline.train_function(learner, specs)
 
 
+@functools.cache
+def _training(tf):
+  """Traces one step for all tests that must not change it."""
+  return harness.start(tf, NETWORK, num_partitions=2, num_micro_batches=2)
+
+
 def _without_weight(batch):
   del batch["weight"]
   return batch
@@ -77,40 +84,39 @@ def test_another_shape_or_field_changes_nothing(tf, change, error):
   assert training.pipeline.step.numpy() == 0
 
 
-_TRAININGS = []
-
-
-def _training(tf):
-  """Traces one step for all tests that must not change it."""
-  if not _TRAININGS:
-    _TRAININGS.append(harness.start(tf, NETWORK, num_partitions=2, num_micro_batches=2))
-  return _TRAININGS[0]
-
-
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"target": (4, 8)}, "field 'target' has 4 rows, 'x' has 8"),
-    ({"weight": ()}, "field 'weight' has shape ().*first dimension"),
-    ({"x": (None, 8)}, "field 'x'.*(None, 8)"),
+    ({"target": (4, 8)}, r"field 'target' has 4 examples, 'x' has 8"),
+    ({"weight": ()}, r"field 'weight' has shape \(\): .* the first being the examples"),
+    (
+      {"x": (None, 8)},
+      r"field 'x' has shape \(None, 8\): its dimensions must be known",
+    ),
   ],
 )
-def test_fields_with_other_rows_are_refused_by_name(tf, change, message):
+def test_fields_that_cannot_be_cut_are_refused_by_name(tf, change, message):
   pipeline = harness.make_pipeline(tf, NETWORK.layers(), num_micro_batches=2)
   specs = harness.specs(tf, toy_batches(1)[0])
   for name, shape in change.items():
     specs[name] = tf.TensorSpec(shape, tf.float32)
-  with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+  with pytest.raises(ValueError, match=message):
     pipeline.eval_function(specs)
 
 
-def test_a_missing_field_is_refused_by_name(tf):
+@pytest.mark.parametrize(
+  ("field", "message"),
+  [
+    ("target", "layer 'layer_2' reads the field 'target'"),
+    ("x", "input_fields reads the field 'x', which the batch does not have"),
+  ],
+)
+def test_a_missing_field_is_refused_with_its_reader(tf, field, message):
   pipeline = harness.make_pipeline(tf, NETWORK.layers())
-  for field, reader in (("target", "layer_2"), ("x", "input_fields")):
-    specs = harness.specs(tf, toy_batches(1)[0])
-    del specs[field]
-    with pytest.raises(ValueError, match=f"{field}.*{reader}|{reader}.*{field}"):
-      pipeline.eval_function(specs)
+  specs = harness.specs(tf, toy_batches(1)[0])
+  del specs[field]
+  with pytest.raises(ValueError, match=message):
+    pipeline.eval_function(specs)
 
 
 def test_lengths_and_batch_sizes_may_alternate_also_within_one_accumulated_update(tf):
@@ -124,9 +130,7 @@ def test_lengths_and_batch_sizes_may_alternate_also_within_one_accumulated_updat
   )
   functions = {
     sizes[0]: training.function,
-    sizes[1]: training.pipeline.train_function(
-      learner, harness.specs(tf, batches[1])
-    ),
+    sizes[1]: training.pipeline.train_function(learner, harness.specs(tf, batches[1])),
   }
   sums, losses, weights = zip(
     *[plain.gradients(batch, step) for step, batch in enumerate(batches[:2])],

@@ -87,6 +87,13 @@ class TwoInput(Layer):
     return tf.tanh(y) - before * 0.5 + x * tf.sigmoid(x), x
 
 
+class Plain(Layer):
+  """tanh: no weights, no seed."""
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
+    return tf.tanh(x)
+
+
 class Penalty(Layer):
   """Gives its inputs as they are and adds a loss: factor · sum of squares; no weights."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfpipe.checks import check_count, check_number
 from tfpipe.cost import LayerCost
 from tfpipe.layers.base import Layer
 from tfpipe.layers.linear import Linear
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_count, check_number
 from tfpipe.params import InstantiableParams
 
 

@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tfpipe.checks import check_count, check_number
 from tfpipe.cost import LayerCost
 from tfpipe.layers import window
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_count, check_number
 from tfpipe.params import InstantiableParams
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_number
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer
 from tfpipe.layers.softmax_loss import cross_entropy
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_number
 from tfpipe.params import InstantiableParams
 
 _TOP = 5

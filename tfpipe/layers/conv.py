@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_choice, check_count
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers import window
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_choice, check_count
 from tfpipe.params import InstantiableParams
 
 _ONES = (1, 1)

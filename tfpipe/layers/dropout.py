@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_count, check_number
 from tfpipe.cost import LayerCost
 from tfpipe.layers import rng
 from tfpipe.layers.base import Layer
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_count, check_number
 from tfpipe.params import InstantiableParams
-
-# The counter of the random numbers: one product.
-_DRAW_FLOPS = 1
 
 
 class Dropout(Layer):
@@ -53,7 +50,7 @@ class Dropout(Layer):
     (x,) = inputs
     if params.keep_prob == 1:
       return cls.Cost(params, x)
-    flops = _DRAW_FLOPS + 2 * x.size
+    flops = rng.uniform_flops(x.shape) + 2 * x.size
     return cls.Cost(params, x, flops=flops, activation_bytes=x.size)
 
 
@@ -105,7 +102,8 @@ class DropPath(Layer):
       return cls.Cost(params, paths)
     masks = paths[0].shape[0] * params.num_paths
     # rng, then min(1, step / total) · rest, 1 - it; floor(keep + draw) / keep.
-    flops = _DRAW_FLOPS + 4 + 2 * masks + sum(x.size for x in paths)
+    draws = rng.uniform_flops((paths[0].shape[0], params.num_paths))
+    flops = draws + 4 + 2 * masks + sum(x.size for x in paths)
     return cls.Cost(params, paths, flops=flops, activation_bytes=4 * masks)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfpipe.checks import check_choice, check_count
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.dropout import Dropout
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_choice, check_count
 from tfpipe.params import InstantiableParams
 
 _LONGEST_WAVE = 10000.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_choice, check_count, check_number
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers import activation
 from tfpipe.layers.base import Layer
 from tfpipe.layers.linear import Linear
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_choice, check_count, check_number
 from tfpipe.params import InstantiableParams
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_count, check_number
 from tfpipe.cost import LayerCost
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_count, check_number
 from tfpipe.params import InstantiableParams
 
 

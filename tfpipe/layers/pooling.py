@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfpipe.checks import check_choice, check_count
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers import window
 from tfpipe.layers.base import Layer
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.optimizers.checks import check_choice, check_count
 from tfpipe.params import InstantiableParams
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.lazy import tf
-from tfpipe.optimizers import state as state_lib
-from tfpipe.optimizers.accumulate import accumulate, clear
-from tfpipe.optimizers.adam import Adam
-from tfpipe.optimizers.base import Optimizer, SlotSpec
-from tfpipe.optimizers.checks import (
+from tfpipe.checks import (
   check_bool,
   check_choice,
   check_count,
   check_number,
   instantiate,
 )
+from tfpipe.lazy import tf
+from tfpipe.optimizers import state as state_lib
+from tfpipe.optimizers.accumulate import accumulate, clear
+from tfpipe.optimizers.adam import Adam
+from tfpipe.optimizers.base import Optimizer, SlotSpec
 from tfpipe.optimizers.gradients import dense_gradients
 from tfpipe.optimizers.learning_rate import LearningRateSchedule
 from tfpipe.optimizers.replicas import (
@@ -184,7 +184,7 @@ class Learner:
       weight: scalar, the total weight of these examples.
 
     Returns:
-      Scalars; all but `learning_rate` are 0 in a call that only accumulates:
+      Scalars; in a call that only accumulates all are 0 but the rate and `l2_loss`:
       `applied`: bool, whether the weights changed.
       `skipped`: bool, whether an update was due and not applied.
       `consecutive_skips`: int64, number of skipped updates up to this one.
@@ -276,7 +276,7 @@ class Learner:
     """Counts a call that only accumulated."""
     for replica in self._replicas:
       replica.state[state_lib.CALLS].assign(calls)
-    return self._update.none(self._replicas[0])
+    return self._update.none(self._replicas[0], self._l2_names)
 
   def _update_all(
     self,

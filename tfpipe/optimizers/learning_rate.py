@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.lazy import tf
-from tfpipe.optimizers.checks import (
+from tfpipe.checks import (
   check_bool,
   check_count,
   check_number,
   instantiate,
 )
+from tfpipe.lazy import tf
 from tfpipe.params import InstantiableParams, Params
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tfpipe.checks import check_number
 from tfpipe.lazy import tf
 from tfpipe.optimizers.base import Optimizer, SlotSpec
-from tfpipe.optimizers.checks import check_number
 from tfpipe.params import InstantiableParams, Params
 
 if TYPE_CHECKING:

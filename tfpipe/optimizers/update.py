@@ -86,7 +86,7 @@ class Update:
         "nonfinite": nonfinite,
       }
 
-  def none(self, replica: Replica) -> Metrics:
+  def none(self, replica: Replica, l2_names: Sequence[str]) -> Metrics:
     """Returns the metrics of a call of `Learner.apply` in which no update is due."""
     with tf.device(HOST):
       return {
@@ -96,7 +96,7 @@ class Update:
         "grad_norm": tf.constant(0.0),
         "clip_factor": tf.constant(0.0),
         "learning_rate": self._rate(replica),
-        "l2_loss": tf.constant(0.0),
+        "l2_loss": self._l2_loss(replica, l2_names),
         "weight": tf.constant(0.0),
         "nonfinite": tf.zeros([len(replica.weights)], tf.bool),
       }

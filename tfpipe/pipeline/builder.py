@@ -33,7 +33,8 @@ class StepResult:
 
   Attributes:
     gradient_sums: per trainable weight, d(sum of losses)/d(weight) over the mini-batch.
-    metrics: name → (sum, weight) over the mini-batch; `loss` is among them.
+    metrics: name → (sum, weight) over the mini-batch. `loss` is what is differentiated:
+      the last cell's and those that layers add.
     moments: name of each batch norm → (mean, variance) pooled over micro-batches.
     micro_batch_losses: float32 [num_micro_batches], the loss sum of each.
   """
@@ -114,7 +115,9 @@ class _Step:
     self._dys: dict[tuple[int, int], list[Gradient | None]] = {}
     self._sums: dict[int, list[Any]] = {}
     self._moments: dict[int, list[list[tf.Tensor]]] = {}
-    self._losses: list[dict[str, tuple[tf.Tensor, tf.Tensor]]] = []
+    self._metrics: list[Metrics] = []
+    # Losses that layers add, by micro-batch, in the order of the layers.
+    self._added_losses: list[list[tf.Tensor]] = [[] for _ in range(self._num)]
     self._feeds = [self._feed(stage) for stage in range(len(builder._cells))]
     self._theta = [self._read(stage) for stage in range(len(builder._cells))]
     # Read a second time, or Grappler would merge recomputation and forward.
@@ -184,7 +187,7 @@ class _Step:
     return outputs
 
   def _done(self, stage: int, tensors: Sequence[tf.Tensor]) -> None:
-    # The backward of a frozen stage may have no op: the next one waits for those before.
+    # The backward of a frozen stage may have no op: then the chain stays as it is.
     if tensors:
       ops = {tensor.op.name: tensor.op for tensor in tensors}
       self._last[self._device(stage)] = list(ops.values())
@@ -200,11 +203,12 @@ class _Step:
     call = self._taped_call if (stage, m) in self._b._taped else self._call
     outputs = call(stage, m, self._theta[stage])
     self._moments.setdefault(stage, []).append(outputs.moments)
+    self._added_losses[m] += outputs.losses
     if stage + 1 < len(self._b._cells):
       self._inputs[stage + 1, m] = outputs.tensors
     else:
       metrics = self._b._cells[stage].function.out.pack(outputs.tensors)
-      self._losses.append(metrics)
+      self._metrics.append(metrics)
 
   def _recompute(self, stage: int, m: int) -> None:
     self._taped_call(stage, m, self._theta_again[stage])
@@ -253,16 +257,20 @@ class _Step:
     self._sums[stage] = sums
 
   def _result(self) -> StepResult:
-    losses = [metrics["loss"][0] for metrics in self._losses]
     last = self._device(len(self._b._cells) - 1)
     with tf.device(last), tf.name_scope("metrics"):
+      losses = [
+        _sum([metrics["loss"][0], *added])
+        for metrics, added in zip(self._metrics, self._added_losses, strict=True)
+      ]
       metrics = {
         name: (
-          _sum([m[name][0] for m in self._losses]),
-          _sum([m[name][1] for m in self._losses]),
+          _sum([m[name][0] for m in self._metrics]),
+          _sum([m[name][1] for m in self._metrics]),
         )
-        for name in self._losses[0]
+        for name in self._metrics[0]
       }
+      metrics["loss"] = (_sum(losses), metrics["loss"][1])
       return StepResult(
         self._gradient_sums(), metrics, self._pooled_moments(), tf.stack(losses)
       )

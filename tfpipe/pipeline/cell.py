@@ -60,7 +60,9 @@ class CellFunction:
       for weight in layer.weights().values()
     ]
     num_seeds = sum(len(layer.seeds()) for layer in layers)
-    self.concrete = tf.function(self._body, autograph=False, jit_compile=xla or None).get_concrete_function(
+    self.concrete = tf.function(
+      self._body, autograph=False, jit_compile=xla or None
+    ).get_concrete_function(
       weights, tf.TensorSpec([num_seeds, 3], tf.int64), specs, dict(side)
     )
     # The outputs' specs, with the constants in place: the inputs of the next cell.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
+from tfpipe.pipeline import checks
 from tfpipe.pipeline.builder import Metrics, StepBuilder
 from tfpipe.pipeline.cell import make_cells
 from tfpipe.pipeline.micro_batch import micro_batch_size
@@ -25,6 +27,10 @@ class Pipeline:
   Attributes:
     weights: global name → variable, on the device of the stage that owns it.
     step: int64 variable, the mini-batches seen; random numbers go by it.
+
+  Raises:
+    ValueError: layers, cut, schedule and devices do not fit, a device does not exist, or
+      a `tf.distribute` strategy is in scope.
   """
 
   def __init__(
@@ -39,6 +45,10 @@ class Pipeline:
     remat_layers: bool = False,
     xla: bool = False,
   ) -> None:
+    checks.check_strategy()
+    checks.check_layers(layers, ranges)
+    checks.check_schedule(schedule, len(ranges))
+    checks.check_devices(devices, schedule)
     self._layers = layers
     self._ranges = ranges
     self._schedule = schedule
@@ -81,8 +91,10 @@ class Pipeline:
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
       result = builder.build(batch, self.step.read_value())
-      update = learner.apply(result.gradient_sums, result.metrics["loss"][1])
+      # A loss that is not finite must not be learned from, whatever its gradients are.
       finite = tf.reduce_all(tf.math.is_finite(result.micro_batch_losses))
+      weight = tf.where(finite, result.metrics["loss"][1], math.nan)
+      update = learner.apply(result.gradient_sums, weight)
       moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       self.step.assign_add(1)
@@ -125,6 +137,7 @@ class Pipeline:
     *,
     do_eval: bool,
   ) -> StepBuilder:
+    checks.check_fields(batch, self._layers, self._input_fields)
     shapes = {name: static_shape(spec) for name, spec in batch.items()}
     rows = next(iter(shapes.values()))[0]
     size = micro_batch_size(rows, schedule.num_micro_batches)

@@ -54,25 +54,34 @@ def make_logical_cpus(num_devices: int) -> None:
     ) from error
 
 
+def existing(name: str) -> str:
+  """Gives the name that TensorFlow lists a device by.
+
+  Raises:
+    ValueError: there is no such device; soft placement would take the first instead.
+  """
+  devices = tf.config.list_logical_devices()
+  listed = {_full(device.name): device.name for device in devices}
+  found = listed.get(_full(name))
+  if found is None:
+    raise ValueError(
+      f"pipeline.devices: {name!r} does not exist; this machine has "
+      f"{', '.join(sorted(listed.values()))}"
+    )
+  return found
+
+
+def _full(name: str) -> str:
+  """Completes a name such as `GPU:0`; what is missing is that of this process."""
+  local = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0")
+  text = name if "device:" in name else "/device:" + name.lstrip("/")
+  return local.make_merged_spec(tf.DeviceSpec.from_string(text)).to_string()
+
+
 def _named(names: Sequence[str]) -> tuple[str, ...]:
   if any("CPU" in name.upper() for name in names):
     make_logical_cpus(1 + max(_cpu_index(name) for name in names))
-  existing = {device.name for device in tf.config.list_logical_devices()}
-  found = []
-  for name in names:
-    full = tf.DeviceSpec.from_string(
-      "/job:localhost/replica:0/task:0"
-    ).make_merged_spec(
-      tf.DeviceSpec.from_string("/device:" + name.split("device:")[-1].lstrip("/"))
-    )
-    short = f"/device:{full.device_type}:{full.device_index}"
-    if short not in existing:
-      raise ValueError(
-        f"pipeline.devices: {name!r} does not exist; this machine has "
-        f"{', '.join(sorted(existing))}"
-      )
-    found.append(short)
-  return tuple(found)
+  return tuple(existing(name.strip()) for name in names)
 
 
 def _cpu_index(name: str) -> int:

@@ -1,0 +1,70 @@
+"""Prints how much memory training steps take, each case in a process of its own.
+
+TensorFlow is imported once; every case is a fork of that process from before the first
+operation, so that the peak of one case does not hide that of another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from tests.pipeline import harness, toy
+from tests.pipeline.networks import Network
+from tfpipe.pipeline.placement import make_logical_cpus
+
+DIM = 64
+LAYERS = 16
+
+
+def batch(rows: int) -> dict[str, np.ndarray]:
+  x = np.zeros((rows, DIM), np.float32)
+  return {"x": x, "target": x, "weight": np.ones(rows, np.float32)}
+
+
+def peak_bytes(rows: int, num_micro_batches: int, name: str, remat: str) -> int:
+  """Gives by how much steps raise the peak of this process's memory."""
+  make_logical_cpus(2)
+  dense = toy.Dense.Params().Set(dim=DIM)
+  layers = toy.named(*[dense] * LAYERS, toy.Regression.Params().Set(dim=DIM))
+  network = Network(lambda: layers, ("x",), lambda _: [batch(rows)])
+  training = harness.start(
+    tf,
+    network,
+    num_partitions=2,
+    num_micro_batches=num_micro_batches,
+    name=name,
+    remat=remat,
+  )
+  tensors = {name: tf.constant(array) for name, array in batch(rows).items()}
+  training.function(tensors)
+  ctypes.CDLL("libc.so.6").malloc_trim(0)
+  pathlib.Path("/proc/self/clear_refs").write_text("5")
+  before = _status("VmRSS")
+  training.function(tensors)
+  return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+  for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+    if line.startswith(field + ":"):
+      return 1024 * int(line.split()[1])
+  raise LookupError(field)
+
+
+def main() -> None:
+  for case in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+      print(peak_bytes(*case), flush=True)
+      os._exit(0)
+    os.wait()
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,116 @@
+"""A cell is traced once and called M times; the graph of a step does not know layers."""
+
+from collections import Counter
+
+import pytest
+
+from models.transformer.language_model import TransformerLm
+from tests.pipeline import harness, toy
+from tests.pipeline.networks import LENGTH, VOCAB, toy_network
+from tfpipe import partition
+from tfpipe.pipeline import pipeline as pipeline_lib
+from tfpipe.pipeline.cell import make_cells
+
+DENSE, LOSS = toy.Dense.Params(), toy.Regression.Params()
+
+
+def _nodes(tf, layers, **how):
+  """Counts the nodes of the graph of a step, outside of functions."""
+  training = harness.start(tf, toy_network(*layers, LOSS), num_partitions=2, **how)
+  return len(training.function.graph.as_graph_def().node)
+
+
+def _interleaved(number):
+  """Two layers with weights and many without, half of them in each stage."""
+  half = [DENSE, *[toy.Plain.Params()] * number]
+  return [*half, *half[1:], half[0]]
+
+
+@pytest.mark.parametrize("remat", ["none", "cell", "layer"])
+def test_layers_without_weights_add_no_node(tf, remat):
+  how = {"num_micro_batches": 4, "remat": remat, "name": "1f1b"}
+  assert _nodes(tf, _interleaved(1), **how) == _nodes(tf, _interleaved(8), **how)
+
+
+def test_a_weight_adds_its_reads_and_its_update_whatever_the_micro_batches(tf):
+  # Nodes beyond those of two layers, for each further layer of two weights.
+  added = {}
+  for num_micro_batches in (1, 4, 8):
+    counts = [
+      _nodes(tf, [DENSE] * number, num_micro_batches=num_micro_batches)
+      for number in (3, 5, 7)
+    ]
+    steps = [after - before for before, after in zip(counts, counts[1:], strict=False)]
+    assert steps[0] == steps[1]
+    added[num_micro_batches] = steps[0]
+  assert len(set(added.values())) == 1
+
+
+@pytest.mark.parametrize("remat", ["none", "cell"])
+def test_a_micro_batch_adds_a_fixed_number_of_nodes_whatever_the_layers(tf, remat):
+  def per_micro_batch(layers):
+    counts = [_nodes(tf, layers, num_micro_batches=m, remat=remat) for m in (2, 4, 8)]
+    assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
+    return (counts[1] - counts[0]) / 2
+
+  assert per_micro_batch([DENSE] * 3) == per_micro_batch([DENSE] * 9)
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 8])
+def test_every_cell_is_traced_once(tf, monkeypatch, num_micro_batches):
+  made = []
+
+  def recording(*args, **kwargs):
+    made.extend(make_cells(*args, **kwargs))
+    return made
+
+  monkeypatch.setattr(pipeline_lib, "make_cells", recording)
+  network = toy_network(*[DENSE] * 3, toy.Norm.Params(), LOSS)
+  training = harness.start(
+    tf, network, num_partitions=3, num_micro_batches=num_micro_batches, remat="cell"
+  )
+  for batch in network.batches(2):
+    training.step(batch)
+  assert [cell.function.num_traces for cell in made] == [1, 1, 1]
+
+
+def test_equal_cells_share_one_function_and_their_gradients(tf):
+  task = TransformerLm.Params().Set(
+    vocab_size=VOCAB,
+    sequence_length=LENGTH,
+    num_layers=6,
+    model_dim=8,
+    ff_dim=16,
+    num_heads=2,
+  )
+  layers = [p.Instantiate() for p in task.Instantiate().Layers()]
+  ids = tf.TensorSpec([2, LENGTH], tf.int32)
+  batch = {"labels": ids, "weights": tf.TensorSpec([2, LENGTH])}
+  ranges = partition.explicit(len(layers), [1, 2, 2, 2, 1])
+  cells = make_cells(layers, ranges, ids, batch)
+  middle = cells[1:4]
+  assert len({id(cell.function) for cell in middle}) == 1
+  assert len({id(cell.function) for cell in cells}) == 3
+  names = [name for cell in middle for name in cell.weight_names()]
+  assert len(set(names)) == len(names)
+  # Another setting of a layer, or another shape of its input, is another function.
+  uneven = partition.explicit(len(layers), [1, 2, 1, 3, 1])
+  assert len({id(c.function) for c in make_cells(layers, uneven, ids, batch)}) == 5
+
+
+def test_equal_cells_are_one_function_in_the_graph(tf):
+  def functions(number):
+    layers = toy_network(*[DENSE] * number, LOSS)
+    training = harness.start(tf, layers, num_partitions=number + 1, num_micro_batches=2)
+    called = Counter(
+      op.get_attr("f").name
+      for op in training.function.graph.get_operations()
+      if "PartitionedCall" in op.type
+    )
+    return len(called), sum(called.values())
+
+  kinds, calls = functions(2)
+  more_kinds, more_calls = functions(3)
+  assert more_kinds - kinds == 0
+  # A further stage: forward, backward and accumulation of two micro-batches.
+  assert more_calls - calls == 6

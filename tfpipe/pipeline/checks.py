@@ -1,0 +1,143 @@
+"""What a pipeline refuses before it makes a variable or traces a function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tfpipe.layers.base import Layer
+from tfpipe.lazy import tf
+from tfpipe.pipeline.placement import existing
+from tfpipe.schedule import validate
+from tfpipe.schedule.schedule import Schedule
+from tfpipe.spelling import nearest
+
+_KINDS = ("F", "R", "BW", "U")
+
+
+def check_strategy() -> None:
+  """Refuses to run under `tf.distribute`.
+
+  Raises:
+    ValueError: a strategy is in scope. MirroredStrategy, for one, puts variables on its
+      own devices, whatever tf.device says, and stages would no longer own theirs.
+  """
+  if tf.distribute.has_strategy():
+    name = type(tf.distribute.get_strategy()).__name__
+    raise ValueError(
+      f"a pipeline places its stages itself and cannot be made under {name}; make it "
+      "outside of strategy.scope(), or train without a pipeline"
+    )
+
+
+def check_devices(devices: Sequence[str], schedule: Schedule) -> None:
+  """Checks that there is a device for each list of a schedule.
+
+  Raises:
+    ValueError: too few or too many, or one that does not exist.
+  """
+  if len(devices) != schedule.num_devices:
+    raise ValueError(
+      f"{len(devices)} devices are given, schedule {schedule.name} needs "
+      f"{schedule.num_devices}. To put several stages on one device, name it several "
+      "times"
+    )
+  for name in devices:
+    existing(name)
+
+
+def check_schedule(schedule: Schedule, num_cells: int) -> None:
+  """Checks that a schedule is sound, fits the cells and can be built.
+
+  Raises:
+    ValueError: as `schedule.validate`; another number of stages; or something that the
+      builder does not know: a backward in two parts, several pipes or updates.
+  """
+  validate(schedule)
+  if schedule.num_stages != num_cells:
+    raise ValueError(
+      f"schedule {schedule.name} has {schedule.num_stages} stages, the network is cut "
+      f"into {num_cells} cells"
+    )
+  for action in (action for actions in schedule.actions for action in actions):
+    if action.kind not in _KINDS or action.pipe or action.size > 1 or action.version:
+      raise ValueError(
+        f"schedule {schedule.name}: {action} cannot be built; one pipe with actions "
+        f"{', '.join(_KINDS)} for one micro-batch each, and one update, can"
+      )
+  if schedule.num_updates > 1:
+    raise ValueError(
+      f"schedule {schedule.name} has {schedule.num_updates} updates; one can be built"
+    )
+
+
+def check_layers(layers: Sequence[Layer], ranges: Sequence[tuple[int, int]]) -> None:
+  """Checks the names of layers, what is tied, and that the cells hold every layer once.
+
+  Raises:
+    ValueError: a layer without a name or with another's, a cell that is empty or does
+      not begin where the one before ends, or a tied weight that does not exist or fit.
+  """
+  ends = [0, *(end for _, end in ranges)]
+  starts = [start for start, _ in ranges]
+  if starts != ends[:-1] or ends[-1] != len(layers) or len(set(ends)) < len(ends):
+    raise ValueError(
+      f"ranges={ranges!r}: must hold each of the {len(layers)} layers once, in order, at "
+      "least one in a cell"
+    )
+  names = [layer.name for layer in layers]
+  for place, name in enumerate(names):
+    if not name or name in names[:place]:
+      raise ValueError(
+        f"layer {place} has the name {name!r}: every layer needs one of its own"
+      )
+  shapes = {
+    f"{layer.name}/{path}": weight.shape
+    for layer in layers
+    for path, weight in layer.weights().items()
+    if not weight.tied_to
+  }
+  for layer in layers:
+    for path, weight in layer.weights().items():
+      name = weight.tied_to
+      if name and name not in shapes:
+        raise ValueError(
+          f"{layer.name}/{path} is tied to {name!r}, which no layer has"
+          f"{nearest(name, shapes)}"
+        )
+      if name and shapes[name] != weight.shape:
+        raise ValueError(
+          f"{layer.name}/{path} of shape {weight.shape} is tied to {name} of shape "
+          f"{shapes[name]}"
+        )
+
+
+def check_fields(
+  batch: Mapping[str, tf.TensorSpec],
+  layers: Sequence[Layer],
+  input_fields: Collection[str],
+) -> None:
+  """Checks that a batch has what the layers read, with equal numbers of rows.
+
+  Raises:
+    ValueError: naming the field.
+  """
+  readers = [(f"layer {layer.name!r}", layer.SIDE_INPUTS) for layer in layers]
+  for reader, fields in [("input_fields", input_fields), *readers]:
+    for field in fields:
+      if field not in batch:
+        raise ValueError(
+          f"{reader} reads the field {field!r}, which the batch does not have"
+          f"{nearest(field, batch)}"
+        )
+  first = next(iter(batch))
+  for name, spec in batch.items():
+    if not spec.shape.rank or not spec.shape.is_fully_defined():
+      raise ValueError(
+        f"field {name!r} has shape {spec.shape}: its dimensions must be known, the first "
+        "being the examples"
+      )
+    if spec.shape[0] != batch[first].shape[0]:
+      raise ValueError(
+        f"field {name!r} has {spec.shape[0]} examples, {first!r} has "
+        f"{batch[first].shape[0]}"
+      )
