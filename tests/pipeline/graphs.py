@@ -31,6 +31,15 @@ def network_nodes(tf, network: str, remat: str) -> dict[str, list]:
 
 def nodes_by_device(tf, function, batch: harness.Arrays) -> dict[str, list]:
   """Runs a step once; gives the nodes on each device, after all optimization."""
+  nodes: dict[str, list] = {}
+  for node in all_nodes(tf, function, batch):
+    if node.op not in _TRANSPORT:
+      nodes.setdefault("/device:" + node.device.split("device:")[1], []).append(node)
+  return nodes
+
+
+def all_nodes(tf, function, batch: harness.Arrays) -> list:
+  """Runs a step once; gives the nodes of all devices, with those that send tensors."""
   from tensorflow.python.eager import context
 
   tensors = {name: tf.constant(array) for name, array in batch.items()}
@@ -41,11 +50,7 @@ def nodes_by_device(tf, function, batch: harness.Arrays) -> dict[str, list]:
     graphs = context.export_run_metadata().partition_graphs
   finally:
     context.disable_graph_collection()
-  nodes: dict[str, list] = {}
-  for node in (node for graph in graphs for node in graph.node):
-    if node.op not in _TRANSPORT:
-      nodes.setdefault("/device:" + node.device.split("device:")[1], []).append(node)
-  return nodes
+  return [node for graph in graphs for node in graph.node]
 
 
 def count(nodes) -> Counter:
@@ -56,5 +61,5 @@ def count(nodes) -> Counter:
 
 def stage_of(node) -> int | None:
   """Reads the stage from a node's name."""
-  match = re.match(r"stage(\d+)/", node.name)
+  match = re.match(r"(?:metrics/)?stage(\d+)/", node.name)
   return int(match.group(1)) if match else None

@@ -43,7 +43,7 @@ class Reference:
   def gradients(
     self, batch: Mapping[str, np.ndarray], step: int
   ) -> tuple[Arrays, float, float]:
-    """Gives the gradients of the sum of losses, the metric loss and its weight."""
+    """Gives the gradients of the sum of losses, that sum, and the loss weight."""
     tf, tensors = self._tf, self._tensors()
     sources = {name: tensors[name] for name in self.trainable}
     with tracing(do_eval=False) as aux, tf.GradientTape() as tape:
@@ -52,7 +52,7 @@ class Reference:
       minimized = tf.add_n([total, *aux.losses])
     found = tape.gradient(minimized, sources)
     arrays = {n: tf.convert_to_tensor(g).numpy() for n, g in found.items()}
-    return arrays, float(total), float(weight)
+    return arrays, float(minimized), float(weight)
 
   def _tensors(self) -> dict:
     return {name: self._tf.constant(value) for name, value in self.weights.items()}

@@ -33,6 +33,7 @@ SELECTIONS = {
   "two_inputs": (9, 6),
   "losses": (1, 4),
   "tokens": (7, 4),
+  "convolutions": (11, 4),
   "transformer": (0, 4),
   "amoebanet": (2, 2),
 }

@@ -1,5 +1,6 @@
-"""A cell is traced once and called M times; the graph of a step does not know layers."""
+"""A cell is traced once and called M times; a step's graph does not know layers."""
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_weight_adds_its_reads_and_its_update_whatever_the_micro_batches(tf):
       _nodes(tf, [DENSE] * number, num_micro_batches=num_micro_batches)
       for number in (3, 5, 7)
     ]
-    steps = [after - before for before, after in zip(counts, counts[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(counts)]
     assert steps[0] == steps[1]
     added[num_micro_batches] = steps[0]
   assert len(set(added.values())) == 1
@@ -93,9 +94,21 @@ def test_equal_cells_share_one_function_and_their_gradients(tf):
   assert len({id(cell.function) for cell in cells}) == 3
   names = [name for cell in middle for name in cell.weight_names()]
   assert len(set(names)) == len(names)
-  # Another setting of a layer, or another shape of its input, is another function.
   uneven = partition.explicit(len(layers), [1, 2, 1, 3, 1])
   assert len({id(c.function) for c in make_cells(layers, uneven, ids, batch)}) == 5
+
+
+def test_another_setting_or_shape_is_another_function(tf):
+  def functions(*params):
+    layers = [p.Instantiate() for p in toy.named(*params)]
+    ranges = [(i, i + 1) for i in range(len(layers))]
+    cells = make_cells(layers, ranges, tf.TensorSpec([2, 8]), {})
+    return len({id(cell.function) for cell in cells})
+
+  plain = toy.Plain.Params()
+  assert functions(plain, plain, plain) == 1
+  assert functions(plain, toy.Twice.Params(), plain) == 3
+  assert functions(toy.Norm.Params(), toy.Norm.Params().Set(decay=0.5)) == 2
 
 
 def test_equal_cells_are_one_function_in_the_graph(tf):

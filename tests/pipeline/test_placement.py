@@ -3,7 +3,13 @@
 import pytest
 
 from tests.pipeline import graphs, harness, toy, toy_bodies
-from tests.pipeline.networks import NETWORKS, toy_network
+from tests.pipeline.networks import (
+  NETWORKS,
+  Network,
+  text_batches,
+  tokens,
+  toy_network,
+)
 
 # Stages are on CPU:1 to CPU:3. What falls back to the default device is on CPU:0, which
 # has the learner's scalars and counters only: norm, clipping, learning rate, skips.
@@ -18,14 +24,20 @@ CONTROL_OPS = {"Const", "Identity", "Merge", "NoOp", "Switch"}
 WORK = {
   "tokens": [
     # Embedding: looked up, dropped; its gradient is sparse rows, summed.
-    {"GatherV2": 1, "StatelessRandomUniformV2": 1, "UnsortedSegmentSum": 1},
+    {"GatherV2": 1, "Less": 1, "UnsortedSegmentSum": 1},
     # Three products for a layer: forward, by input, by weight.
     {"BatchMatMulV2": 3, "Tanh": 1, "TanhGrad": 1},
     # A layer, and the softmax with the tied table.
     {"BatchMatMulV2": 3, "MatMul": 3, "Tanh": 1, "TanhGrad": 1, "BiasAddGrad": 1},
   ],
   "convolutions": [
-    {"Conv2D": 1, "Conv2DBackpropFilter": 1, "FusedBatchNormGradV3": 1},
+    # Nobody needs the gradient of the image.
+    {
+      "Conv2D": 1,
+      "Conv2DBackpropFilter": 1,
+      "Conv2DBackpropInput": 0,
+      "FusedBatchNormGradV3": 1,
+    },
     {
       "Conv2D": 1,
       "Conv2DBackpropFilter": 1,
@@ -38,7 +50,7 @@ WORK = {
       "Conv2DBackpropInput": 1,
       "FusedBatchNormGradV3": 1,
       "MatMul": 3,
-      "StatelessRandomUniformV2": 1,
+      "Less": 1,
     },
   ],
 }
@@ -112,6 +124,17 @@ def test_variables_are_on_the_device_of_the_stage_that_owns_them(tf, cpus):
     layer = next((part for part in name.split("/") if part in owner), None)
     device = cpus[0] if layer is None else cpus[owner[layer] + 1]
     assert variable.device.endswith(device), name
+
+
+def test_contributions_to_a_tied_weight_are_added_where_it_is(tf, cpus):
+  tied = graphs.count(graphs.network_nodes(tf, "tokens", "none")[cpus[1]])
+  layers = tokens()
+  layers[-1].tied_to = ""
+  network = Network(lambda: layers, ("ids",), text_batches)
+  how = {"num_partitions": graphs.STAGES, "num_micro_batches": graphs.MICRO_BATCHES}
+  training = harness.start(tf, network, first_device=1, **how)
+  nodes = graphs.nodes_by_device(tf, training.function, network.batches(1)[0])
+  assert tied["AddV2"] == graphs.count(nodes[cpus[1]])["AddV2"] + 1
 
 
 def test_loops_compute_on_the_stages_device(tf, cpus):

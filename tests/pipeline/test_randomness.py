@@ -22,7 +22,7 @@ BATCH = {"x": np.ones((ROWS, UNITS), np.float32)}
 
 
 class Marked(Layer):
-  """Units 1, 2, 4, ..., each dropped with probability 1/2: a sum tells which are left."""
+  """Units 1, 2, 4, ..., each dropped with probability 1/2: a sum tells which stay."""
 
   def __init__(self, params):
     super().__init__(params)

@@ -74,7 +74,7 @@ def test_a_schedule_that_cannot_be_built_is_refused_by_its_action():
     name="zero_bubble",
     actions=(tuple(Action(kind, 0, 0) for kind in actions),),
   )
-  with pytest.raises(ValueError, match="zero_bubble: B .* cannot be built"):
+  with pytest.raises(ValueError, match=r"zero_bubble: B .* cannot be built"):
     checks.check_schedule(split, 1)
 
 

@@ -1,4 +1,4 @@
-"""A mini-batch of another shape is refused at the door, or has a function of its own."""
+"""A mini-batch of another shape is refused at the door, or has its own function."""
 
 import functools
 

@@ -94,8 +94,15 @@ class Plain(Layer):
     return tf.tanh(x)
 
 
+class Twice(Layer):
+  """x beside itself."""
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([x, x], axis=1)
+
+
 class Penalty(Layer):
-  """Gives its inputs as they are and adds a loss: factor · sum of squares; no weights."""
+  """Gives its inputs as they are, and adds a loss: factor · sum of squares."""
 
   @classmethod
   def Params(cls) -> InstantiableParams:

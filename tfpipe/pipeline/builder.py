@@ -3,7 +3,7 @@
     for every action, in an order that all devices' lists agree with:
       under the device of its stage, after that device's previous action:
         F   call the cell                      (under a tape unless R follows)
-        R   call it again under a tape, with weights read a second time
+        R   call it again under a tape
         BW  ask the tape for the gradients of input and weights; add the latter up
 
 Nothing here knows the name of a schedule.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
@@ -24,6 +24,7 @@ from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+_Nest = TypeVar("_Nest")
 Metrics: TypeAlias = "dict[str, tuple[tf.Tensor, tf.Tensor]]"
 
 
@@ -120,8 +121,6 @@ class _Step:
     self._added_losses: list[list[tf.Tensor]] = [[] for _ in range(self._num)]
     self._feeds = [self._feed(stage) for stage in range(len(builder._cells))]
     self._theta = [self._read(stage) for stage in range(len(builder._cells))]
-    # Read a second time, or Grappler would merge recomputation and forward.
-    self._theta_again = [self._read(stage) for stage in range(len(builder._cells))]
     self._accumulate = tf.function(_accumulate, autograph=False)
 
   def run(self) -> StepResult:
@@ -168,29 +167,31 @@ class _Step:
     rows = tf.tile(rest[None], [len(names), 1])
     return tf.concat([keys[:, None], rows], axis=1)
 
-  def _call(self, stage: int, m: int, theta: list[tf.Tensor]) -> CellOutputs:
+  def _call(
+    self, stage: int, m: int, theta: list[tf.Tensor], inputs: list[tf.Tensor]
+  ) -> CellOutputs:
     cell = self._b._cells[stage]
     feed = self._feeds[stage][m]
     side = {name: feed[name] for name in cell.side}
-    seeds = self._seeds(stage, m)
-    outputs = cell.function(theta, seeds, self._inputs[stage, m], side)
-    self._done(stage, [*outputs.tensors, *outputs.moments, *outputs.losses])
+    seeds, side = _handed_on((self._seeds(stage, m), side))
+    outputs = cell.function(theta, seeds, inputs, side)
+    self._done(stage, [*outputs.tensors, *outputs.losses])
     return outputs
 
   def _taped_call(self, stage: int, m: int, theta: list[tf.Tensor]) -> CellOutputs:
-    inputs = self._inputs[stage, m]
+    inputs = _handed_on(self._inputs[stage, m])
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([x for x in inputs if x.dtype.is_floating])
       tape.watch([theta[i] for i in self._trainable(stage)])
-      outputs = self._call(stage, m, theta)
+      outputs = self._call(stage, m, theta, inputs)
     self._calls[stage, m] = _Call(tape, inputs, theta, outputs)
     return outputs
 
   def _done(self, stage: int, tensors: Sequence[tf.Tensor]) -> None:
-    # The backward of a frozen stage may have no op: then the chain stays as it is.
+    """Lets the device's next action wait for these tensors."""
+    # The backward of a frozen stage may have none: then the chain stays as it is.
     if tensors:
-      ops = {tensor.op.name: tensor.op for tensor in tensors}
-      self._last[self._device(stage)] = list(ops.values())
+      self._last[self._device(stage)] = [t.op for t in _handed_on(tensors)]
 
   def _trainable(self, stage: int) -> list[int]:
     names = self._b._cells[stage].weight_names()
@@ -200,8 +201,11 @@ class _Step:
     if stage == 0:
       feed = self._feeds[0][m]
       self._inputs[0, m] = [feed[name] for name in self._b._input_fields]
-    call = self._taped_call if (stage, m) in self._b._taped else self._call
-    outputs = call(stage, m, self._theta[stage])
+    theta = self._theta[stage]
+    if (stage, m) in self._b._taped:
+      outputs = self._taped_call(stage, m, theta)
+    else:
+      outputs = self._call(stage, m, theta, _handed_on(self._inputs[stage, m]))
     self._moments.setdefault(stage, []).append(outputs.moments)
     self._added_losses[m] += outputs.losses
     if stage + 1 < len(self._b._cells):
@@ -211,24 +215,24 @@ class _Step:
       self._metrics.append(metrics)
 
   def _recompute(self, stage: int, m: int) -> None:
-    self._taped_call(stage, m, self._theta_again[stage])
+    self._taped_call(stage, m, self._theta[stage])
 
   def _backward(self, stage: int, m: int) -> None:
     call = self._calls.pop((stage, m))
     targets, dys = self._targets(stage, m, call.outputs)
     inputs = [x for x in call.inputs if x.dtype.is_floating] if stage else []
     theta = [call.theta[i] for i in self._trainable(stage)]
-    found = call.tape.gradient(targets, [*inputs, *theta], output_gradients=dys)
+    found = call.tape.gradient(
+      targets, [*inputs, *theta], output_gradients=_handed_on(dys)
+    )
     if stage:
       rest = iter(found)
       self._dys[stage - 1, m] = [
         next(rest) if x.dtype.is_floating else None for x in call.inputs
       ]
-    self._add(stage, found[len(inputs) :])
-    tensors = [
-      t for t in tf.nest.flatten(found, expand_composites=True) if t is not None
-    ]
-    self._done(stage, [*tensors, *[t for t in self._sums[stage] if t is not None]])
+    ends = tf.nest.flatten(found[: len(inputs)], expand_composites=True)
+    ends += self._add(stage, found[len(inputs) :])
+    self._done(stage, [tensor for tensor in ends if tensor is not None])
     del self._inputs[stage, m]
 
   def _targets(
@@ -246,15 +250,24 @@ class _Step:
         dys.append(dy)
     return targets, dys
 
-  def _add(self, stage: int, gradients: Sequence[Gradient | None]) -> None:
-    """Adds a micro-batch's weight gradients to the stage's one buffer per weight."""
-    sums = self._sums.get(stage, [None] * len(gradients))
+  def _add(self, stage: int, gradients: Sequence[Gradient | None]) -> list[tf.Tensor]:
+    """Adds a micro-batch's weight gradients to the stage's one buffer per weight.
+
+    Returns:
+      a tensor that is there when all have been added; none if there are no gradients.
+    """
+    sums = list(self._sums.get(stage, [None] * len(gradients)))
     some = [i for i, g in enumerate(gradients) if g is not None]
-    new = self._accumulate([sums[i] for i in some], [gradients[i] for i in some])
-    sums = list(sums)
-    for i, value in zip(some, new, strict=True):
-      sums[i] = value
+    end = []
+    if some:
+      *new, last = self._accumulate(
+        [sums[i] for i in some], [gradients[i] for i in some]
+      )
+      end = [last]
+      for i, value in zip(some, new, strict=True):
+        sums[i] = value
     self._sums[stage] = sums
+    return end
 
   def _result(self) -> StepResult:
     last = self._device(len(self._b._cells) - 1)
@@ -304,13 +317,25 @@ class _Step:
 _SCOPES = {"F": "forward", "R": "recompute", "BW": "backward"}
 
 
+def _handed_on(nest: _Nest) -> _Nest:
+  """Passes each tensor through an op of its own, in the control dependencies in scope.
+
+  When TensorFlow inlines a call, control dependencies of it and on it are lost, and so
+  is the schedule. An action waits in its inputs and is waited for by its outputs.
+  """
+  return tf.nest.map_structure(tf.identity, nest, expand_composites=True)
+
+
 def _accumulate(
   sums: list[tf.Tensor | None], gradients: list[Gradient]
 ) -> list[tf.Tensor]:
+  """Gives the new sums, and once more the first, when all are there."""
   dense = [tf.convert_to_tensor(g) for g in gradients]
-  return [
+  new = [
     g if total is None else total + g for total, g in zip(sums, dense, strict=True)
   ]
+  with tf.control_dependencies(new):
+    return [*new, tf.identity(new[0])]
 
 
 def _sum(values: Sequence[tf.Tensor]) -> tf.Tensor:

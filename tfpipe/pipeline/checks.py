@@ -81,8 +81,8 @@ def check_layers(layers: Sequence[Layer], ranges: Sequence[tuple[int, int]]) -> 
   starts = [start for start, _ in ranges]
   if starts != ends[:-1] or ends[-1] != len(layers) or len(set(ends)) < len(ends):
     raise ValueError(
-      f"ranges={ranges!r}: must hold each of the {len(layers)} layers once, in order, at "
-      "least one in a cell"
+      f"ranges={ranges!r}: must hold each of the {len(layers)} layers once, in order, "
+      "at least one in a cell"
     )
   names = [layer.name for layer in layers]
   for place, name in enumerate(names):
@@ -133,8 +133,8 @@ def check_fields(
   for name, spec in batch.items():
     if not spec.shape.rank or not spec.shape.is_fully_defined():
       raise ValueError(
-        f"field {name!r} has shape {spec.shape}: its dimensions must be known, the first "
-        "being the examples"
+        f"field {name!r} has shape {spec.shape}: its dimensions must be known, the "
+        "first being the examples"
       )
     if spec.shape[0] != batch[first].shape[0]:
       raise ValueError(

@@ -29,8 +29,8 @@ class Pipeline:
     step: int64 variable, the mini-batches seen; random numbers go by it.
 
   Raises:
-    ValueError: layers, cut, schedule and devices do not fit, a device does not exist, or
-      a `tf.distribute` strategy is in scope.
+    ValueError: layers, cut, schedule and devices do not fit, a device does not exist,
+      or a `tf.distribute` strategy is in scope.
   """
 
   def __init__(

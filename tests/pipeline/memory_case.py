@@ -1,7 +1,7 @@
-"""Prints how much memory training steps take, each case in a process of its own.
+"""Prints how much memory training steps take; run by test_memory.
 
 TensorFlow is imported once; every case is a fork of that process from before the first
-operation, so that the peak of one case does not hide that of another.
+operation, so that what one case leaves does not hide the peak of another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.pipeline.networks import Network
 from tfpipe.pipeline.placement import make_logical_cpus
 
 DIM = 64
-LAYERS = 16
+LAYERS = 8
 
 
 def batch(rows: int) -> dict[str, np.ndarray]:
@@ -29,7 +29,7 @@ def batch(rows: int) -> dict[str, np.ndarray]:
 
 
 def peak_bytes(rows: int, num_micro_batches: int, name: str, remat: str) -> int:
-  """Gives by how much steps raise the peak of this process's memory."""
+  """Gives by how much the second step raises the memory of this process."""
   make_logical_cpus(2)
   dense = toy.Dense.Params().Set(dim=DIM)
   layers = toy.named(*[dense] * LAYERS, toy.Regression.Params().Set(dim=DIM))
@@ -52,6 +52,7 @@ def peak_bytes(rows: int, num_micro_batches: int, name: str, remat: str) -> int:
 
 
 def _status(field: str) -> int:
+  """Reads a size of this process: resident (VmRSS) or its peak (VmHWM)."""
   for line in pathlib.Path("/proc/self/status").read_text().splitlines():
     if line.startswith(field + ":"):
       return 1024 * int(line.split()[1])
