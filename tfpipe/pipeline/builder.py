@@ -124,7 +124,7 @@ class _Step:
     self._accumulate = tf.function(_accumulate, autograph=False)
 
   def run(self) -> StepResult:
-    actions = {"F": self._forward, "R": self._recompute, "BW": self._backward}
+    actions = {"F": self._forward, "R": self._taped_call, "BW": self._backward}
     for action in self._b._order:
       # U needs no node of its own: the update depends on the sums.
       if action.kind != "U":
@@ -167,23 +167,21 @@ class _Step:
     rows = tf.tile(rest[None], [len(names), 1])
     return tf.concat([keys[:, None], rows], axis=1)
 
-  def _call(
-    self, stage: int, m: int, theta: list[tf.Tensor], inputs: list[tf.Tensor]
-  ) -> CellOutputs:
+  def _call(self, stage: int, m: int, inputs: list[tf.Tensor]) -> CellOutputs:
     cell = self._b._cells[stage]
     feed = self._feeds[stage][m]
     side = {name: feed[name] for name in cell.side}
     seeds, side = _handed_on((self._seeds(stage, m), side))
-    outputs = cell.function(theta, seeds, inputs, side)
+    outputs = cell.function(self._theta[stage], seeds, inputs, side)
     self._done(stage, [*outputs.tensors, *outputs.losses])
     return outputs
 
-  def _taped_call(self, stage: int, m: int, theta: list[tf.Tensor]) -> CellOutputs:
-    inputs = _handed_on(self._inputs[stage, m])
+  def _taped_call(self, stage: int, m: int) -> CellOutputs:
+    inputs, theta = _handed_on(self._inputs[stage, m]), self._theta[stage]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([x for x in inputs if x.dtype.is_floating])
       tape.watch([theta[i] for i in self._trainable(stage)])
-      outputs = self._call(stage, m, theta, inputs)
+      outputs = self._call(stage, m, inputs)
     self._calls[stage, m] = _Call(tape, inputs, theta, outputs)
     return outputs
 
@@ -201,11 +199,10 @@ class _Step:
     if stage == 0:
       feed = self._feeds[0][m]
       self._inputs[0, m] = [feed[name] for name in self._b._input_fields]
-    theta = self._theta[stage]
     if (stage, m) in self._b._taped:
-      outputs = self._taped_call(stage, m, theta)
+      outputs = self._taped_call(stage, m)
     else:
-      outputs = self._call(stage, m, theta, _handed_on(self._inputs[stage, m]))
+      outputs = self._call(stage, m, _handed_on(self._inputs[stage, m]))
     self._moments.setdefault(stage, []).append(outputs.moments)
     self._added_losses[m] += outputs.losses
     if stage + 1 < len(self._b._cells):
@@ -213,9 +210,6 @@ class _Step:
     else:
       metrics = self._b._cells[stage].function.out.pack(outputs.tensors)
       self._metrics.append(metrics)
-
-  def _recompute(self, stage: int, m: int) -> None:
-    self._taped_call(stage, m, self._theta[stage])
 
   def _backward(self, stage: int, m: int) -> None:
     call = self._calls.pop((stage, m))
@@ -237,13 +231,13 @@ class _Step:
 
   def _targets(
     self, stage: int, m: int, outputs: CellOutputs
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+  ) -> tuple[list[tf.Tensor], list[Gradient]]:
     """Pairs what is differentiated with its upstream gradient."""
     targets = list(outputs.losses)
     if stage + 1 == len(self._b._cells):
       metrics = self._b._cells[stage].function.out.pack(outputs.tensors)
       targets.append(metrics["loss"][0])
-    dys = [tf.ones_like(t) for t in targets]
+    dys: list[Gradient] = [tf.ones_like(t) for t in targets]
     for tensor, dy in zip(outputs.tensors, self._dys.pop((stage, m), []), strict=False):
       if dy is not None:
         targets.append(tensor)
