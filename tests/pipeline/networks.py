@@ -148,10 +148,11 @@ def toy_network(*layers: InstantiableParams) -> Network:
 
 
 _DENSE = toy.Dense.Params()
+_DROPPING = toy.Dense.Params().Set(keep=0.7)
 _LOSS = toy.Regression.Params()
 
 NETWORKS = {
-  "dropout": toy_network(*[_DENSE.Copy().Set(keep=0.7)] * 5, _LOSS),
+  "dropout": toy_network(_DROPPING, *[_DENSE, _DROPPING] * 2, _LOSS),
   "tied": toy_network(*[_DENSE] * 4, _LOSS.Copy().Set(tied_to="layer_0/w")),
   "batch_norm": toy_network(*[_DENSE, toy.Norm.Params()] * 3, _LOSS),
   "two_inputs": toy_network(*[toy.TwoInput.Params()] * 5, _LOSS),

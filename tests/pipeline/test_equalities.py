@@ -31,10 +31,10 @@ SELECTIONS = {
   "tied": (6, 6),
   "batch_norm": (3, 6),
   "two_inputs": (9, 6),
-  "losses": (1, 4),
-  "tokens": (7, 4),
-  "convolutions": (11, 4),
-  "transformer": (0, 4),
+  "losses": (1, 3),
+  "tokens": (7, 3),
+  "convolutions": (11, 3),
+  "transformer": (5, 3),
   "amoebanet": (2, 2),
 }
 

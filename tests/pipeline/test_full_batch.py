@@ -50,7 +50,7 @@ def test_three_steps_equal_plain_tensorflow_on_the_whole_batch(tf, network):
     _check(tf, network, case)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(
   num_micro_batches=st.sampled_from([1, 2, 4, 8]),
   num_partitions=st.integers(1, 4),

@@ -138,6 +138,8 @@ def test_contributions_to_a_tied_weight_are_added_where_it_is(tf, cpus):
 
 
 def test_loops_compute_on_the_stages_device(tf, cpus):
+  # TensorFlow passes what a loop's gradient takes from its forward through the default
+  # device (Enter to NextIteration); all that computes is where it belongs.
   network = toy_network(
     toy.Dense.Params(), toy_bodies.WhileLoop.Params(), toy.Regression.Params()
   )

@@ -62,6 +62,26 @@ def test_recomputation_survives_all_of_grappler(tf, request, remat):
   assert counts["MatMul"] == 2 * (5 + 5 + 5 + 4)
 
 
+def test_recomputation_of_cells_survives_compiling(tf, request):
+  network = toy_network(toy.Dense.Params(), toy.Regression.Params())
+  training = harness.start(
+    tf, network, num_partitions=2, num_micro_batches=2, remat="cell", xla=True
+  )
+  request.getfixturevalue("all_rewriting")
+  nodes = graphs.all_nodes(tf, training.function, network.batches(1)[0])
+  calls = sorted(
+    node.name
+    for node in nodes
+    if node.name.startswith("stage") and node.op == "PartitionedCall"
+  )
+  assert calls == [
+    f"stage{stage}/micro{micro_batch}/{kind}/PartitionedCall"
+    for stage in range(2)
+    for micro_batch in range(2)
+    for kind in ("backward", "forward", "recompute")
+  ]
+
+
 @pytest.mark.parametrize("body", toy_bodies.BODIES)
 def test_a_stage_may_do_what_real_layers_do(tf, body):
   network = toy_network(toy.Dense.Params(), body.Params(), toy.Regression.Params())

@@ -157,3 +157,38 @@ def test_a_finite_loss_with_a_bad_gradient_stops_with_its_name(tf):
   assert names[outputs["update"]["nonfinite"]].tolist() == ["layer_2/w"]
   with pytest.raises(FloatingPointError, match=r"1 weights are not finite: layer_2/w"):
     training.learner.check(outputs["update"])
+
+
+class Offset(Layer):
+  """Adds the batch's `offset` to the loss: no gradient knows of it."""
+
+  SIDE_INPUTS = ("offset",)
+
+  def FProp(self, theta, x, side):
+    self.AddLoss(lazy_tf.reduce_sum(side.offset))
+    return x
+
+
+def test_a_bad_loss_with_finite_gradients_is_not_learned_from(tf):
+  def batches(steps):
+    return [{**b, "offset": np.zeros(8, np.float32)} for b in toy_batches(steps)]
+
+  network = toy_network(DENSE, toy.Norm.Params(), Offset.Params(), DENSE, LOSS)
+  network = network._replace(batches=batches)
+  training = harness.start(
+    tf,
+    network,
+    harness.make_learner(nonfinite="skip"),
+    num_partitions=2,
+    num_micro_batches=4,
+  )
+  batch = batches(1)[0]
+  before = training.state()
+  batch["offset"][7] = np.inf
+  update = training.step(batch)["update"]
+  assert (update["skipped"], update["applied"]) == (True, False)
+  assert not update["nonfinite"].any()
+  changed = harness.differences(training.state(), before)
+  assert changed == ["learner/consecutive_skips"]
+  batch["offset"][7] = 0
+  assert training.step(batch)["update"]["applied"]

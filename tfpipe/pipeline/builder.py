@@ -231,13 +231,13 @@ class _Step:
 
   def _targets(
     self, stage: int, m: int, outputs: CellOutputs
-  ) -> tuple[list[tf.Tensor], list[Gradient]]:
+  ) -> tuple[list[tf.Tensor], list[Any]]:
     """Pairs what is differentiated with its upstream gradient."""
     targets = list(outputs.losses)
     if stage + 1 == len(self._b._cells):
       metrics = self._b._cells[stage].function.out.pack(outputs.tensors)
       targets.append(metrics["loss"][0])
-    dys: list[Gradient] = [tf.ones_like(t) for t in targets]
+    dys: list[Any] = [tf.ones_like(t) for t in targets]
     for tensor, dy in zip(outputs.tensors, self._dys.pop((stage, m), []), strict=False):
       if dy is not None:
         targets.append(tensor)
