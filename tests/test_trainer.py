@@ -1,16 +1,19 @@
 """The trainer's flags and modes. What it refuses: tests/program/test_refusals.py."""
 
+import fcntl
 import os
 import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.program import command, training
 from tests.program.training import IMAGE, TEXT
 from tfpipe import registry, trainer
 from tfpipe.params import Params
+from tfpipe.program import checkpoint
 from tfpipe.program.train import Trainer
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -224,3 +227,26 @@ def test_a_refusal_is_one_line_on_stderr():
     "error: there is no experiment 'lm.shakespeare.Chr'; nearest are: "
     "lm.shakespeare.Char\n"
   )
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tf, tmp_path, no_steps):
+  descriptor = os.open(tmp_path, os.O_RDONLY)
+  fcntl.flock(descriptor, fcntl.LOCK_EX)
+  try:
+    found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}")
+  finally:
+    os.close(descriptor)
+  assert f"--logdir={tmp_path}: another process is training there" in found
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_experiment_is_refused_and_left_alone(
+  tf, tmp_path, no_steps
+):
+  foreign = checkpoint.Checkpoint(1, {"weights/w": np.ones(3)}, TEXT, "")
+  saved = checkpoint.save(tmp_path, foreign, keep=1)
+  before = saved.read_bytes()
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}")
+  assert f"error: the checkpoint is of experiment {TEXT}, this run is of" in found
+  assert list(tmp_path.iterdir()) == [saved]
+  assert saved.read_bytes() == before

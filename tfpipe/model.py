@@ -25,7 +25,12 @@ def PipelineParams() -> Params:
     "cell is computed again before its backward), 'layer' each layer's input.",
   )
   p.Define("lengths", (), "Layers in each cell; empty: cut so that costs are balanced.")
-  p.Define("xla", False, "Whether each cell is compiled with XLA.")
+  p.Define(
+    "xla",
+    False,
+    "Whether each cell is compiled with XLA. Compiled code does not check that ids and "
+    "labels are in range.",
+  )
   p.Define(
     "devices",
     "auto",

@@ -8,12 +8,13 @@ can take and give a flat list of tensors.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tfpipe.lazy import tf
 
 _TENSOR = object()
+_PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +27,26 @@ class Structure:
   def split(nest: Any) -> tuple[Structure, list[tf.Tensor]]:
     """Separates a nest into its structure and its tensors, in `tf.nest` order."""
     leaves = tf.nest.flatten(nest)
+    for leaf in leaves:
+      if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+        raise TypeError(
+          f"{type(leaf).__name__} cannot cross the border of a layer; pass its parts"
+        )
     skeleton = [
       _TENSOR if tf.is_tensor(leaf) or _is_spec(leaf) else leaf for leaf in leaves
     ]
     tensors = [leaf for leaf in leaves if tf.is_tensor(leaf) or _is_spec(leaf)]
     return Structure(tf.nest.pack_sequence_as(nest, skeleton)), tensors
+
+  def key(self) -> Hashable:
+    """Gives a key that is equal for equal structures only.
+
+    Constants whose text may hide a difference (arrays, objects) are equal to none.
+    """
+    leaves = tf.nest.flatten(self.skeleton)
+    if all(leaf is _TENSOR or type(leaf) in _PLAIN for leaf in leaves):
+      return repr(self.skeleton)
+    return object()
 
   def pack(self, tensors: Sequence[Any]) -> Any:
     """Puts tensors back in place."""
@@ -39,6 +55,11 @@ class Structure:
       next(rest) if leaf is _TENSOR else leaf for leaf in tf.nest.flatten(self.skeleton)
     ]
     return tf.nest.pack_sequence_as(self.skeleton, leaves)
+
+
+def is_differentiable(tensor: tf.Tensor) -> bool:
+  """Says whether gradients flow to a tensor of this dtype."""
+  return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
 def static_shape(value: tf.Tensor | tf.TensorSpec | tf.Variable) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -14,6 +15,7 @@ from tfpipe import registry, schedule
 from tfpipe.model import REMAT
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.program.lock import lock
 from tfpipe.program.report import first_screen, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
@@ -53,6 +55,7 @@ _REFUSALS = (
   AttributeError,
   NotImplementedError,
   OSError,
+  ImportError,
 )
 
 # Flags that are short for one of the Params.
@@ -128,44 +131,54 @@ def _prepare() -> tuple[Params, Plan, str]:
   return params, plan_lib.make(params), changes
 
 
-def _set_up(params: Params, plan: Plan) -> Trainer:
+def _set_up(params: Params, plan: Plan, held: contextlib.ExitStack) -> Trainer:
   """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
   logdir = _logdir()
   run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  restored = restore_newest(run, logdir)
   trains = FLAGS.mode != "eval"
+  restored = restore_newest(run, logdir)
   if not trains and not restored:
     raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
   trainer = Trainer(run, logdir, trains=trains, evaluates=FLAGS.mode != "train")
   if trains:
     logdir.mkdir(parents=True, exist_ok=True)
+    held.enter_context(lock(logdir))
     (logdir / "params.txt").write_text(params.ToText())
   return trainer
 
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
-  try:
-    if len(argv) > 1:
-      raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
-    params, plan, changes = _prepare()
-    if FLAGS.mode == "inspect":
-      return show(params.ToText())
-    show(first_screen(params, changes, plan))
-    if FLAGS.mode == "plan":
-      return show(draw.lists(plan.schedule))
-    if FLAGS.mode == "train_and_eval" and params.eval_input is None:
-      show("no evaluation: the experiment has no evaluation input (Test)")
-    trainer = _set_up(params, plan)
-  except _REFUSALS as error:
-    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
-  if FLAGS.mode == "eval":
-    return trainer.evaluate()
-  try:
-    return trainer.train()
-  except FloatingPointError as error:
-    sys.exit(f"stopped: {error}")
+  with contextlib.ExitStack() as held:
+    try:
+      trainer = _open(argv, held)
+    except _REFUSALS as error:
+      sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+    if trainer is None:
+      return
+    if FLAGS.mode == "eval":
+      trainer.evaluate()
+      return
+    try:
+      trainer.train()
+    except FloatingPointError as error:
+      sys.exit(f"stopped: {error}")
+
+
+def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
+  """Shows what will run and makes it ready; None if showing was all."""
+  if len(argv) > 1:
+    raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
+  params, plan, changes = _prepare()
+  if FLAGS.mode == "inspect":
+    return show(params.ToText())
+  show(first_screen(params, changes, plan))
+  if FLAGS.mode == "plan":
+    return show(draw.lists(plan.schedule))
+  if FLAGS.mode == "train_and_eval" and params.eval_input is None:
+    show("no evaluation: the experiment has no evaluation input (Test)")
+  return _set_up(params, plan, held)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_what_changed_since_the_checkpoint_is_shown(tf, tmp_path, capsys):
   assert f"restored step 1 from {tmp_path}\n" in shown
   assert "- pipeline.num_partitions : 1\n" in shown
   assert "+ pipeline.num_partitions : 2\n" in shown
-  assert "max_steps" not in shown
+  assert "train.max_steps" not in shown
 
 
 def test_a_damaged_checkpoint_is_skipped_and_shown(tf, tmp_path, capsys, uninterrupted):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.params import InstantiableParams
+
+# Names of layers, children, weights and seeds: joined by "/", they must stay apart.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Layer:
     self._children: dict[str, Layer | list[Layer]] = {}
     self._weights: dict[str, WeightParams] = {}
     self._seeds: list[str] = []
+    self._names: set[str] = set()
 
   @property
   def name(self) -> str:
@@ -84,7 +89,17 @@ class Layer:
     self._children[name] = [self._Child(f"{name}_{i}", p) for i, p in enumerate(params)]
     setattr(self, name, self._children[name])
 
+  def _claim(self, name: str) -> None:
+    """Takes a name for a child, weight or seed; each is part of global names."""
+    if not NAME.fullmatch(name) or name in self._names:
+      raise ValueError(
+        f"{type(self).__name__} {self.name!r}: the name {name!r} of a child, weight or "
+        "seed must be of letters, digits and _, and not be taken yet"
+      )
+    self._names.add(name)
+
   def _Child(self, name: str, params: InstantiableParams) -> Layer:
+    self._claim(name)
     params = params.Copy().Set(name=name)
     if not self.params.trainable:
       params.trainable = False
@@ -100,12 +115,14 @@ class Layer:
 
   def CreateVariable(self, name: str, weight: WeightParams) -> None:
     """Declares the weight `theta.<name>` (Lingvo)."""
+    self._claim(name)
     if not self.params.trainable:
       weight = dataclasses.replace(weight, trainable=False)
     self._weights[name] = weight
 
   def CreateSeed(self, name: str = "seed") -> None:
     """Declares `theta.<name>`, the int64 [3] seed that `rng.uniform` takes."""
+    self._claim(name)
     self._seeds.append(name)
 
   def children(self) -> Iterator[Layer]:
@@ -183,10 +200,20 @@ class Layer:
     mini-batch, with the moments pooled over its micro-batches.
     """
     if _Mode.aux is not None:
+      if self.path in _Mode.aux.moments:
+        raise ValueError(
+          f"{type(self).__name__} {self.path!r} hands out moments twice in one FProp; "
+          "its moving statistics can follow one input only"
+        )
       _Mode.aux.moments[self.path] = Moments(mean, variance, decay)
 
   def AddLoss(self, loss_sum: tf.Tensor) -> None:
     """Adds a loss of this micro-batch, summed over examples, to what is minimized."""
+    if loss_sum.shape.rank != 0 or not loss_sum.dtype.is_floating:
+      raise ValueError(
+        f"{type(self).__name__} {self.path!r}: a loss must be a floating scalar, the "
+        f"sum over the examples; got shape {loss_sum.shape}, {loss_sum.dtype.name}"
+      )
     if _Mode.aux is not None:
       _Mode.aux.losses.append(loss_sum)
 

@@ -21,7 +21,7 @@ from tfpipe.pipeline import micro_batch
 from tfpipe.pipeline.cell import Cell, CellOutputs
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
-from tfpipe.structure import static_shape
+from tfpipe.structure import is_differentiable, static_shape
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 _Nest = TypeVar("_Nest")
@@ -179,7 +179,7 @@ class _Step:
   def _taped_call(self, stage: int, m: int) -> CellOutputs:
     inputs, theta = _handed_on(self._inputs[stage, m]), self._theta[stage]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch([x for x in inputs if x.dtype.is_floating])
+      tape.watch([x for x in inputs if is_differentiable(x)])
       tape.watch([theta[i] for i in self._trainable(stage)])
       outputs = self._call(stage, m, inputs)
     self._calls[stage, m] = _Call(tape, inputs, theta, outputs)
@@ -214,7 +214,7 @@ class _Step:
   def _backward(self, stage: int, m: int) -> None:
     call = self._calls.pop((stage, m))
     targets, dys = self._targets(stage, m, call.outputs)
-    inputs = [x for x in call.inputs if x.dtype.is_floating] if stage else []
+    inputs = [x for x in call.inputs if is_differentiable(x)] if stage else []
     theta = [call.theta[i] for i in self._trainable(stage)]
     found = call.tape.gradient(
       targets, [*inputs, *theta], output_gradients=_handed_on(dys)
@@ -222,7 +222,7 @@ class _Step:
     if stage:
       rest = iter(found)
       self._dys[stage - 1, m] = [
-        next(rest) if x.dtype.is_floating else None for x in call.inputs
+        next(rest) if is_differentiable(x) else None for x in call.inputs
       ]
     ends = tf.nest.flatten(found[: len(inputs)], expand_composites=True)
     ends += self._add(stage, found[len(inputs) :])

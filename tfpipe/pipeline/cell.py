@@ -13,6 +13,7 @@ from typing import Any
 from tfpipe.layers.base import Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
+from tfpipe.pipeline.checks import check_pure
 from tfpipe.pipeline.remat import rematerialize
 from tfpipe.structure import Structure
 
@@ -65,6 +66,7 @@ class CellFunction:
     ).get_concrete_function(
       weights, tf.TensorSpec([num_seeds, 3], tf.int64), specs, dict(side)
     )
+    check_pure(self.concrete.graph, layers)
     # The outputs' specs, with the constants in place: the inputs of the next cell.
     count = len(self.concrete.outputs) - 2 * len(self.moments) - self._num_losses
     self._num_tensors = count
@@ -81,11 +83,9 @@ class CellFunction:
   ) -> CellOutputs:
     """Adds one call to the graph under construction."""
     flat = list(self.concrete(list(theta), seeds, list(inputs), dict(side)))
-    first_loss = self._num_tensors + 2 * len(self.moments)
+    first = self._num_tensors + 2 * len(self.moments)
     return CellOutputs(
-      flat[: self._num_tensors],
-      flat[self._num_tensors : first_loss],
-      flat[first_loss:],
+      flat[: self._num_tensors], flat[self._num_tensors : first], flat[first:]
     )
 
   def _body(
@@ -136,17 +136,17 @@ class _LayerCall:
     self._out: Structure
 
   def run(self, *, remat: bool) -> Any:
-    # Every tensor enters a layer through one identity: the contributions to its
-    # gradient are summed layer by layer, in the same order for every cut.
     with tf.name_scope(self._layer.name or type(self._layer).__name__):
-      inputs = [tf.identity(x) for x in self._inputs]
+      inputs = _sealed(self._inputs)
       if remat and not self._do_eval:
-        flat = rematerialize(self._flat, self._values, inputs)
+        flat = list(rematerialize(self._flat, self._values, inputs))
       else:
         flat = self._flat([*self._values, *inputs])
-    count = len(flat) - 2 * len(self.moment_names) - self._num_losses
-    self.moments = list(flat[count : count + 2 * len(self.moment_names)])
-    self.losses = list(flat[count + 2 * len(self.moment_names) :])
+      first = len(flat) - 2 * len(self.moment_names)
+      self.moments = flat[first:]
+      flat = _sealed(flat[:first])
+    count = len(flat) - self._num_losses
+    self.losses = flat[count:]
     return self._out.pack(flat[:count])
 
   def _flat(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -160,7 +160,16 @@ class _LayerCall:
     self.moment_names = [(path, m.decay) for path, m in aux.moments.items()]
     self._num_losses = len(aux.losses)
     pairs = [t for m in aux.moments.values() for t in (m.mean, m.variance)]
-    return [*tensors, *pairs, *aux.losses]
+    return [*tensors, *aux.losses, *[tf.stop_gradient(moment) for moment in pairs]]
+
+
+def _sealed(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Passes all tensors that enter or leave a layer through one op.
+
+  Its gradient waits for all of them, so a layer's gradients are summed within the layer
+  and in one order, whatever lies before and behind: in its cell or in another.
+  """
+  return list(tf.identity_n(tensors)) if tensors else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,11 +233,7 @@ def make_cells(
     part = layers[start:end]
     side = tuple(dict.fromkeys(n for layer in part for n in layer.SIDE_INPUTS))
     structure, specs = Structure.split(inputs)
-    key = (
-      tuple(_signature(layer) for layer in part),
-      repr(structure.skeleton),
-      repr(specs),
-    )
+    key = (tuple(_signature(layer) for layer in part), structure.key(), repr(specs))
     if key not in traced:
       traced[key] = CellFunction(
         part,

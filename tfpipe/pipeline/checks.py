@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tfpipe.layers.base import Layer
+from tfpipe.layers.base import NAME, Layer
 from tfpipe.lazy import tf
 from tfpipe.pipeline.placement import existing
 from tfpipe.schedule import validate
@@ -86,9 +86,10 @@ def check_layers(layers: Sequence[Layer], ranges: Sequence[tuple[int, int]]) -> 
     )
   names = [layer.name for layer in layers]
   for place, name in enumerate(names):
-    if not name or name in names[:place]:
+    if not NAME.fullmatch(name) or name in names[:place]:
       raise ValueError(
-        f"layer {place} has the name {name!r}: every layer needs one of its own"
+        f"layer {place} has the name {name!r}: every layer needs one of its own, of "
+        "letters, digits and _"
       )
   shapes = {
     f"{layer.name}/{path}": weight.shape
@@ -141,3 +142,44 @@ def check_fields(
         f"field {name!r} has {spec.shape[0]} examples, {first!r} has "
         f"{batch[first].shape[0]}"
       )
+
+
+def check_metrics(metrics: object) -> None:
+  """Checks what the last layer gives, as specs: name → (sum, weight), with `loss`.
+
+  Raises:
+    ValueError: it is no dict with `loss`, or one of its values is no pair of float32
+      scalars.
+  """
+  if not isinstance(metrics, Mapping) or "loss" not in metrics:
+    raise ValueError(
+      "the last layer must return a NestedMap of metrics with 'loss' among them; got "
+      f"{metrics!r}"
+    )
+  for name, pair in metrics.items():
+    specs = pair if isinstance(pair, tuple) else ()
+    scalars = [s for s in specs if isinstance(s, tf.TensorSpec) and s.shape.rank == 0]
+    if len(specs) != 2 or [s.dtype for s in scalars] != [tf.float32] * 2:
+      raise ValueError(
+        f"metric {name!r} must be a pair (sum, weight) of float32 scalars; got {pair!r}"
+      )
+
+
+def check_pure(graph: tf.Graph, layers: Sequence[Layer]) -> None:
+  """Checks that the function of a cell has no state: FProp is a function of theta.
+
+  Raises:
+    ValueError: an op draws stateful random numbers, reads or writes a variable, prints
+      or calls Python. A recomputation would give something else, or do it twice.
+  """
+  names = ", ".join(layer.name for layer in layers)
+  for op in graph.get_operations():
+    if op.op_def.is_stateful and op.type not in _STATEFUL_CONTROL_FLOW:
+      raise ValueError(
+        f"layers {names}: op {op.name} ({op.type}) has state; FProp must be a function "
+        "of theta and its inputs. Random numbers come from rng.uniform and CreateSeed"
+      )
+
+
+# Stateful only if what they call is.
+_STATEFUL_CONTROL_FLOW = ("If", "While", "Case", "StatefulPartitionedCall")

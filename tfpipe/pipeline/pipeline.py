@@ -85,14 +85,16 @@ class Pipeline:
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
-      (what `Learner.apply` reports) and `micro_batch_losses`.
+      (what `Learner.apply` reports), `micro_batch_losses`, and `finite`: whether all
+      losses and batch moments are.
     """
     builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
       result = builder.build(batch, self.step.read_value())
-      # A loss that is not finite must not be learned from, whatever its gradients are.
-      finite = tf.reduce_all(tf.math.is_finite(result.micro_batch_losses))
+      # A loss or a moment that is not finite must not be learned from, whatever the
+      # gradients are.
+      finite = _all_finite([result.micro_batch_losses, *result.moments.values()])
       weight = tf.where(finite, result.metrics["loss"][1], math.nan)
       update = learner.apply(result.gradient_sums, weight)
       moves = finite & tf.logical_not(update["skipped"])
@@ -102,6 +104,7 @@ class Pipeline:
         "metrics": result.metrics,
         "update": update,
         "micro_batch_losses": result.micro_batch_losses,
+        "finite": finite,
       }
 
     return tf.function(step, autograph=False).get_concrete_function(dict(batch))
@@ -155,6 +158,7 @@ class Pipeline:
       remat_layers=self._remat_layers,
       xla=self._xla,
     )
+    checks.check_metrics(cells[-1].function.out_specs)
     return StepBuilder(
       cells,
       schedule,
@@ -189,6 +193,12 @@ class Pipeline:
           old = moving.read_value()
           new = old + (1.0 - decays[name]) * (value - old)
           moving.assign(tf.where(moves, new, old))
+
+
+def _all_finite(nest: object) -> tf.Tensor:
+  """Says whether every number in a nest of tensors is finite: a bool scalar."""
+  flags = [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(nest)]
+  return tf.reduce_all(tf.stack(flags))
 
 
 def declared_weights(layers: Sequence[Layer]) -> dict[str, WeightParams]:

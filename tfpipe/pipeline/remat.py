@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfpipe.lazy import tf
+from tfpipe.structure import is_differentiable
 
 _HUGE = 3e38
 
@@ -40,13 +41,13 @@ def rematerialize(
     def gradient(*dys: tf.Tensor) -> list[Any]:
       kept = args[: len(theta)]
       again = [*kept, *_tie(args[len(theta) :], dys)]
-      sources = [i for i, arg in enumerate(again) if arg.dtype.is_floating]
+      sources = [i for i, arg in enumerate(again) if is_differentiable(arg)]
       with tf.GradientTape() as tape:
         tape.watch([again[i] for i in sources])
         # Differentiated as a function, as the whole cell is without remat: the same
         # order of sums, the same bits.
         outs = tf.function(lambda *args: list(fn(args)), autograph=False)(*again)
-      targets = [i for i, out in enumerate(outs) if out.dtype.is_floating]
+      targets = [i for i, out in enumerate(outs) if is_differentiable(out)]
       found = tape.gradient(
         [outs[i] for i in targets],
         [again[i] for i in sources],
@@ -64,7 +65,10 @@ def rematerialize(
 
 
 def _tie(inputs: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  floats = [dy for dy in dys if dy is not None and dy.dtype.is_floating]
-  first = tf.cast(tf.reshape(floats[0], [-1])[0], tf.float32)
+  known = [dy for dy in dys if dy is not None and is_differentiable(dy)]
+  known = [dy for dy in known if dy.shape.num_elements() != 0]
+  if not known:
+    return list(inputs)
+  first = tf.cast(tf.math.real(tf.reshape(known[0], [-1])[0]), tf.float32)
   zero = tf.cast(first > _HUGE, tf.float32)
-  return [x + tf.cast(zero, x.dtype) if x.dtype.is_floating else x for x in inputs]
+  return [x + tf.cast(zero, x.dtype) if is_differentiable(x) else x for x in inputs]

@@ -93,6 +93,8 @@ def load(path: pathlib.Path) -> Checkpoint:
     # Damage to the zip's directory can hide entries that have no fault themselves.
     if meta.pop("num_entries") != len(arrays):
       raise ValueError("entries are missing")
+    if _NAME.fullmatch(path.name) and _step(path) != meta["step"]:
+      raise ValueError(f"it was saved at step {meta['step']}, under another name")
     return Checkpoint(arrays=arrays, **meta)
   except MemoryError:
     raise

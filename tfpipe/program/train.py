@@ -71,6 +71,8 @@ class Trainer:
     """
     run, p = self._run, self._p
     step = run.step
+    if step >= p.max_steps:
+      show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
     function = run.train_function()
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
     with StopSignal() as stop:
@@ -88,9 +90,11 @@ class Trainer:
         if step % p.save_interval_steps == 0:
           self._save()
         if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
+          self._save()
           self.evaluate()
           progress.restart(step)
-    self._save()
+      # Still within: a signal that comes now must not lose what it would save.
+      self._save()
     if stop.name:
       show(f"stopped by {stop.name} after step {step}; the same command continues")
     elif self._evaluates:
@@ -116,12 +120,14 @@ class Trainer:
     where = f"step {step}"
     if bad:
       where += f": the loss of micro-batch {', '.join(bad)} is not finite"
+    elif not outputs["finite"]:
+      where += ": a batch norm's mean or variance is not finite"
     try:
       learner.check(update)
     except FloatingPointError as error:
       raise FloatingPointError(f"{where}: {error}") from error
     # An update that is not due yet would hide it, and a checkpoint keep it.
-    if bad and learner.params.nonfinite == "stop":
+    if not outputs["finite"] and learner.params.nonfinite == "stop":
       raise FloatingPointError(where)
     if update["skipped"]:
       show(f"{where}: update skipped, {update['consecutive_skips']} in a row")
@@ -132,6 +138,7 @@ class Trainer:
     values["loss"] += float(update["l2_loss"])
     values["learning_rate"] = float(update["learning_rate"])
     values["grad_norm"] = float(update["grad_norm"])
+    values["clip_factor"] = float(update["clip_factor"])
     values["examples/s"], left = progress.rate(step)
     self._metrics.write("train", step, values)
     show(f"{line({'step': f'{step}/{self._p.max_steps}', **values})} eta={left}")
