@@ -196,6 +196,7 @@ def run_aux_cell(tf, weight, do_eval=False):
   side = NestedMap(label=tf.constant([3, 9]), weight=tf.constant(weight, tf.float32))
   with tracing(do_eval=do_eval) as aux:
     y, handed_on = layer.FProp(theta, *maps, side)
+  with tracing(do_eval=do_eval):
     logits = layer.aux_head.FProp(theta.aux_head, y)
   assert handed_on is maps[0]
   return aux.losses, logits.numpy().astype(np.float64)
