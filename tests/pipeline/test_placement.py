@@ -17,6 +17,8 @@ SCALAR_OPS = {
   *("AddV2", "All", "Any", "Cast", "ConcatV2", "GatherV2", "Greater", "IsFinite"),
   *("LogicalAnd", "LogicalNot", "Maximum", "Mul", "RealDiv", "Reciprocal", "SelectV2"),
   *("Sqrt", "Sum"),
+  # The flags of what is finite, put side by side.
+  *("ExpandDims", "Pack"),
 }
 CONTROL_OPS = {"Const", "Identity", "Merge", "NoOp", "Switch"}
 

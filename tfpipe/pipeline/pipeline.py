@@ -197,7 +197,10 @@ class Pipeline:
 
 def _all_finite(nest: object) -> tf.Tensor:
   """Says whether every number in a nest of tensors is finite: a bool scalar."""
-  flags = [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(nest)]
+  flags = []
+  for tensor in tf.nest.flatten(nest):
+    with tf.device(tensor.device):
+      flags.append(tf.reduce_all(tf.math.is_finite(tensor)))
   return tf.reduce_all(tf.stack(flags))
 
 
