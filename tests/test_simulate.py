@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedule import made
-from tfpipe.schedule import Schedule, make
-from tfpipe.simulate import StageTimes, simulate
+from tfpipe.schedule import NAMES, Schedule, make, validate
+from tfpipe.simulate import StageTimes, period, simulate
 from tfpipe.timeline import Secs, Timeline
 
 SIZES = [(k, m) for k in range(1, 7) for m in range(1, 13)]
@@ -197,6 +197,117 @@ def clock(
   return ends
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_latency_only_delays(name: str) -> None:
+  schedule = make(name, 4, 8)
+  times = StageTimes.equal(schedule.num_stages)
+  spans = [simulate(schedule, times, c).makespan for c in (0, Fraction(1, 2), 1, 3)]
+  assert spans == sorted(spans)
+  assert spans[0] < spans[-1]
+
+
+def test_a_link_is_occupied_by_one_transfer_after_the_other() -> None:
+  # Forwards leave at 1, 2, 3, 4, and the link takes 3 for each: there at 4, 7, 10, 13,
+  # and with a latency of 1 one later. Gradients have a way of their own.
+  schedule = Schedule(
+    name="forwards first",
+    num_stages=2,
+    num_micro_batches=4,
+    placement=((0, 1),),
+    actions=(
+      made.actions("F0:0 F0:1 F0:2 F0:3 BW0:0 BW0:1 BW0:2 BW0:3 U0:0"),
+      made.actions("F1:0 BW1:0 F1:1 BW1:1 F1:2 BW1:2 F1:3 BW1:3 U1:0"),
+    ),
+  )
+  times = StageTimes.equal(2)
+  for latency in (0, 1):
+    starts = [
+      span.start
+      for span in simulate(schedule, times, latency, 3).spans
+      if span.action.kind == "F" and span.action.stage == 1
+    ]
+    assert starts == [t + latency for t in (4, 7, 10, 13)]
+  # The last backward ends at 16, its gradient has 3 to go, and 2 of work are left.
+  assert simulate(schedule, times, 0, 3).makespan == 16 + 3 + 2
+
+
+def test_a_slow_link_takes_as_long_as_all_that_crosses_it() -> None:
+  for m in (4, 8, 16):
+    timeline = simulate(make("gpipe", 2, m), StageTimes.equal(2), link_secs=10)
+    # First forward, m transfers, last forward; and back again, overlapping.
+    assert timeline.makespan >= 10 * m + 1 + 1
+    hidden = simulate(make("gpipe", 2, m), StageTimes.equal(2), transfer_secs=10)
+    assert hidden.makespan < timeline.makespan
+
+
+def test_the_stages_of_a_device_share_its_links() -> None:
+  # Two stages a device: four borders, of which three cross, over two links forward.
+  schedule = make("looped_bfs", 2, 1)
+  one = simulate(schedule, StageTimes.equal(4), link_secs=5)
+  assert one.makespan == 4 * 3 + 2 * 3 * 5
+
+
+def test_each_border_may_occupy_its_link_for_its_own_time() -> None:
+  timeline = simulate(make("gpipe", 3, 1), StageTimes.equal(3), [1, 2], [10, 100])
+  assert timeline.makespan == 9 + 2 * 113
+
+
+def test_a_device_that_is_free_goes_on_with_the_next_step() -> None:
+  # ZB-H2 takes 27 from an idle start, and 24 from one step to the next.
+  times = StageTimes.equal(4)
+  assert simulate(make("zb_h2", 4, 8), times).makespan == 27
+  assert period(make("zb_h2", 4, 8), times) == 24
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 6), st.data())
+def test_a_period_is_that_of_many_steps_in_a_row(
+  name: str, half: int, m: int, data: st.DataObject
+) -> None:
+  k = 2 * half
+  schedule = make(name, k, 2 * m)
+  count = schedule.num_stages
+  secs = st.lists(st.integers(1, 5), min_size=count, max_size=count)
+  times = StageTimes(*(data.draw(secs) for _ in range(3)))
+  c = data.draw(st.integers(0, 2))
+  steps = 24
+  ends = sorted(
+    span.end
+    for span in simulate(repeated(schedule, steps), times, c).spans
+    if span.action.kind == "U"
+  )
+  copies = count * len(schedule.placement)
+  last, before = (max(ends[: copies * n]) for n in (steps, steps // 2))
+  # Ends of steps may overlap; over many steps that is little.
+  mean = (last - before) / (steps - steps // 2)
+  assert period(schedule, times, c) == pytest.approx(mean, rel=0.05)
+
+
+def repeated(schedule: Schedule, steps: int) -> Schedule:
+  """Gives a run of several steps, each stage updating on its own, as one schedule."""
+  m = schedule.num_micro_batches
+  return Schedule(
+    name=schedule.name,
+    num_stages=schedule.num_stages,
+    num_micro_batches=m * steps,
+    placement=schedule.placement,
+    actions=tuple(
+      tuple(
+        action._replace(micro_batch=step)
+        if action.kind == "U"
+        else action._replace(micro_batch=action.micro_batch + m * step, version=step)
+        for step in range(steps)
+        for action in actions
+      )
+      for actions in schedule.actions
+    ),
+  )
+
+
+def test_a_run_of_steps_in_a_row_is_sound() -> None:
+  for name in NAMES:
+    validate(repeated(make(name, 4, 8), 3))
+
+
 def test_times_must_fit_the_schedule() -> None:
   with pytest.raises(
     ValueError, match="times are for 3 stages, but schedule gpipe has 2"
@@ -204,6 +315,8 @@ def test_times_must_fit_the_schedule() -> None:
     simulate(make("gpipe", 2, 2), StageTimes.equal(3))
   with pytest.raises(ValueError, match="transfer_secs has 2 times, expected 1"):
     simulate(make("gpipe", 2, 2), StageTimes.equal(2), [1, 1])
+  with pytest.raises(ValueError, match="link_secs has 2 times, expected 1"):
+    period(make("gpipe", 2, 2), StageTimes.equal(2), 0, [1, 1])
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])

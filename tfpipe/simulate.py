@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tfpipe.schedule.action import Action
-from tfpipe.schedule.schedule import Schedule, dependencies, order
+from tfpipe.schedule.schedule import Schedule
 from tfpipe.timeline import Secs, Span, Timeline
 
-__all__ = ["StageTimes", "simulate"]
+__all__ = ["StageTimes", "per_border", "period", "period_bubble", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -61,64 +62,208 @@ class StageTimes:
       [weight_gradient] * num_stages,
     )
 
-  def secs(self, action: Action) -> Secs:
-    """Returns how long an action takes."""
-    times = {
+  @cached_property
+  def by_kind(self) -> dict[str, Sequence[Secs]]:
+    """The times of each kind of action, by stage."""
+    both = [
+      b + w for b, w in zip(self.input_gradient, self.weight_gradient, strict=True)
+    ]
+    return {
       "F": self.forward,
       "R": self.recompute,
       "B": self.input_gradient,
       "W": self.weight_gradient,
+      "BW": both,
       "U": self.update,
     }
-    return action.size * sum(times[kind][action.stage] for kind in action.kind)
+
+  def secs(self, action: Action) -> Secs:
+    """Returns how long an action takes."""
+    return action.size * self.by_kind[action.kind][action.stage]
 
 
 def simulate(
-  schedule: Schedule, times: StageTimes, transfer_secs: Secs | Sequence[Secs] = 0
+  schedule: Schedule,
+  times: StageTimes,
+  transfer_secs: Secs | Sequence[Secs] = 0,
+  link_secs: Secs | Sequence[Secs] = 0,
 ) -> Timeline:
   """Returns the timeline of a valid schedule, from an idle start.
+
+  Activations cross the border between two stages forward, gradients back, each one
+  link_secs + transfer_secs after it is there if the link is free, else later.
 
   Args:
     schedule: what to run; `validate` it first if it does not come from a generator.
     times: how long stages take, in any unit; ints and Fractions give exact results.
     transfer_secs: how long activations or gradients of one micro-batch are on the way
-      between stages on different devices: one number, or one for each border.
+      between stages on different devices, in addition to link_secs: the latency. One
+      number, or one for each border.
+    link_secs: how long they occupy the link between the two devices: bytes over
+      bandwidth. A link has its own way for each direction, and on it one transfer waits
+      for the other. One number, or one for each border.
 
   Raises ValueError if there is not one time for each stage and border, and for a
   schedule that waits for ever.
   """
-  if len(times.forward) != schedule.num_stages:
-    raise ValueError(
-      f"times are for {len(times.forward)} stages, but schedule {schedule.name} has "
-      f"{schedule.num_stages}"
-    )
-  num_borders = schedule.num_stages - 1
-  if not isinstance(transfer_secs, Sequence):
-    transfer_secs = [transfer_secs] * num_borders
-  _check_times("transfer_secs", transfer_secs, num_borders)
-
-  ends: dict[Action, Secs] = {}
-  free: list[Secs] = [0] * schedule.num_devices
-  spans = []
-  for action in order(schedule):
-    device = schedule.device(action)
-    arrivals = [
-      ends[needed] + _transfer(schedule, needed, action, transfer_secs)
-      for needed in dependencies(schedule, action)
-    ]
-    start = max([free[device], *arrivals])
-    ends[action] = free[device] = start + times.secs(action)
-    spans.append(Span(device, action, start, ends[action]))
-  return Timeline(tuple(spans), schedule.num_devices)
+  run = _Run(schedule, times, transfer_secs, link_secs)
+  starts, ends = run.step()
+  graph = schedule.graph
+  return Timeline(
+    tuple(
+      Span(graph.devices[n], graph.actions[n], starts[n], ends[n]) for n in graph.order
+    ),
+    schedule.num_devices,
+  )
 
 
-def _transfer(
-  schedule: Schedule, source: Action, target: Action, secs: Sequence[Secs]
+def period(
+  schedule: Schedule,
+  times: StageTimes,
+  transfer_secs: Secs | Sequence[Secs] = 0,
+  link_secs: Secs | Sequence[Secs] = 0,
 ) -> Secs:
-  """Returns how long a result is on the way; 0 on one device and between copies."""
-  if source.stage == target.stage or schedule.device(source) == schedule.device(target):
-    return 0
-  return source.size * secs[min(source.stage, target.stage)]
+  """Returns the time of a step in a long run without a barrier between steps.
+
+  Each device starts its next step when its list is done, whatever the others do. Steps
+  are simulated until all devices and links take equally long from one to the next, as
+  they then do for ever. Should they not within 64, the mean of the last half is
+  returned.
+
+  Args and errors as of `simulate`.
+  """
+  run = _Run(schedule, times, transfer_secs, link_secs)
+  history = [run.state()]
+  for _ in range(_MOST_STEPS):
+    run.step()
+    history.append(run.state())
+    lengths = [new - old for old, new in zip(*history[-2:], strict=True)]
+    if all(math.isclose(length, lengths[0], rel_tol=1e-12) for length in lengths):
+      return max(lengths)
+  half = _MOST_STEPS // 2
+  return (max(history[-1]) - max(history[half])) / (_MOST_STEPS - half)
+
+
+_MOST_STEPS = 64
+
+
+def period_bubble(
+  schedule: Schedule,
+  times: StageTimes,
+  transfer_secs: Secs | Sequence[Secs] = 0,
+  link_secs: Secs | Sequence[Secs] = 0,
+) -> float:
+  """Returns the share of devices x period not spent on work; recomputation is waste.
+
+  Args and errors as of `simulate`.
+  """
+  secs = period(schedule, times, transfer_secs, link_secs)
+  work = sum(times.secs(a) for a in schedule.graph.actions if a.kind != "R")
+  return float(1 - work / (schedule.num_devices * secs)) if secs else 0.0
+
+
+class _Run:
+  """One step after the other of a schedule, each device going on when it is free."""
+
+  def __init__(
+    self,
+    schedule: Schedule,
+    times: StageTimes,
+    transfer_secs: Secs | Sequence[Secs],
+    link_secs: Secs | Sequence[Secs],
+  ) -> None:
+    if len(times.forward) != schedule.num_stages:
+      raise ValueError(
+        f"times are for {len(times.forward)} stages, but schedule {schedule.name} has "
+        f"{schedule.num_stages}"
+      )
+    num_borders = schedule.num_stages - 1
+    transfers = per_border("transfer_secs", transfer_secs, num_borders)
+    occupied = per_border("link_secs", link_secs, num_borders)
+    self._graph = schedule.graph
+    secs = times.by_kind
+    self._secs = [
+      secs[kind][stage] * size for kind, stage, _, _, size, _ in self._graph.actions
+    ]
+    crossings = any(transfers) or any(occupied)
+    self._crossings = _crossings(schedule, transfers, occupied) if crossings else {}
+    self._free: list[Secs] = [0] * schedule.num_devices
+    self._link_free: dict[tuple[int, int], Secs] = {
+      link: 0 for link, _, _ in self._crossings.values()
+    }
+
+  def state(self) -> list[Secs]:
+    """Returns when each device and each link is free for the next step."""
+    return [*self._free, *self._link_free.values()]
+
+  def step(self) -> tuple[list[Secs], list[Secs]]:
+    """Returns when each action of the next step starts and ends, by its number."""
+    graph, secs, crossings = self._graph, self._secs, self._crossings
+    actions, devices, waits = graph.actions, graph.devices, graph.waits
+    free = list(self._free)
+    starts: list[Secs] = [0] * len(actions)
+    ends: list[Secs] = [0] * len(actions)
+    arrivals = list(ends) if crossings else ends
+    for number in graph.order:
+      device = devices[number]
+      start = free[device]
+      if waits[number]:
+        # Nothing is on the way between copies of a stage: U has the exchange in it.
+        there = ends if actions[number].kind == "U" else arrivals
+        for needed in waits[number]:
+          if there[needed] > start:
+            start = there[needed]
+      starts[number] = start
+      free[device] = ends[number] = end = start + secs[number]
+      if crossings:
+        arrivals[number] = self._arrival(number, end)
+    self._free = free
+    return starts, ends
+
+  def _arrival(self, number: int, end: Secs) -> Secs:
+    """Returns when a result is where it is needed, and takes the link for it."""
+    if number not in self._crossings:
+      return end
+    link, transfer, occupied = self._crossings[number]
+    # A device sends in the order of its list, which is that of time.
+    sent = max(end, self._link_free[link]) + occupied
+    self._link_free[link] = sent
+    return sent + transfer
+
+
+def _crossings(
+  schedule: Schedule, transfers: Sequence[Secs], occupied: Sequence[Secs]
+) -> dict[int, tuple[tuple[int, int], Secs, Secs]]:
+  """Maps each action whose result goes to another device to its link and times there.
+
+  A link is its two devices, from and to.
+  """
+  result = {}
+  for number, (kind, stage, _, pipe, size, _) in enumerate(schedule.graph.actions):
+    if kind in ("R", "W", "U"):
+      continue
+    target = stage + 1 if kind == "F" else stage - 1
+    if not 0 <= target < schedule.num_stages:
+      continue
+    placement, border = schedule.placement[pipe], min(stage, target)
+    link = placement[stage], placement[target]
+    if link[0] != link[1]:
+      result[number] = link, transfers[border] * size, occupied[border] * size
+  return result
+
+
+def per_border(
+  name: str, secs: Secs | Sequence[Secs], num_borders: int
+) -> Sequence[Secs]:
+  """Returns a time for each border between stages, of one number or of as many.
+
+  Raises ValueError, naming the argument, for another number of times or an impossible
+  one.
+  """
+  if not isinstance(secs, Sequence):
+    secs = [secs] * num_borders
+  _check_times(name, secs, num_borders)
+  return secs
 
 
 def _check_times(name: str, times: Sequence[Secs], expected: int) -> None:

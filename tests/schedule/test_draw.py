@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from tests.schedule import made
-from tfpipe.schedule import Schedule, draw, gpipe, one_f_one_b
+from tfpipe.schedule import Schedule, draw, gpipe, make, one_f_one_b
 from tfpipe.simulate import StageTimes, simulate
 
 
@@ -14,7 +14,9 @@ def picture(text: str) -> str:
 
 
 def ticks(schedule: Schedule) -> str:
-  return draw.ticks(simulate(schedule, StageTimes.equal(schedule.num_stages)))
+  part = Fraction(schedule.num_devices, schedule.num_stages)
+  times = StageTimes.equal(schedule.num_stages, part, part, part)
+  return draw.ticks(simulate(schedule, times))
 
 
 def test_1f1b_looks_as_published() -> None:
@@ -23,6 +25,50 @@ def test_1f1b_looks_as_published() -> None:
     .FFF....B0FB1FB2FB3FB4FB5.B6.B7..|
     ..FF..B0FB1FB2FB3FB4FB5FB6.B7....|
     ...FB0FB1FB2FB3FB4FB5FB6FB7......|
+  """)
+
+
+def test_zb_h1_looks_as_published() -> None:
+  assert ticks(make("zb_h1", 4, 8)) == picture("""
+    FFFF...BWFBWFBWFBWFBWBWBWBW|
+    .FFF..BFBWFBWFBWFBWFBWBWBWW|
+    ..FF.BFBFBWFBWFBWFBWFBWBWWW|
+    ...FBFBFBFBWFBWFBWFBWFBWWWW|
+  """)
+
+
+def test_zb_h2_looks_as_published() -> None:
+  assert ticks(make("zb_h2", 4, 8)) == picture("""
+    FFFFFFFBWFBWBWBWBWBWBWBW...|
+    .FFFFFBFBFBWFBWBWBWBWBWWW..|
+    ..FFFBFBFBFBFBWFBWBWBWWWWW.|
+    ...FBFBFBFBFBFBFBWFBWWWWWWW|
+  """)
+
+
+def test_chimera_looks_as_published() -> None:
+  assert ticks(make("chimera", 4, 4)) == picture("""
+    FF.fb2fb3.B0..B1|
+    .FfFf.b2B0b3B1..|
+    .fFfF.B0b2B1b3..|
+    ff.FB0FB1.b2..b3|
+  """)
+
+
+def test_interleaving_draws_every_other_stage_of_a_device_in_lower_case() -> None:
+  assert ticks(make("interleaved", 4, 4)) == picture("""
+    FFFFffff......b0.b1.b2.b3B0B1B2B3|
+    .FFFFffff...b0.b1.b2.b3B0B1B2B3..|
+    ..FFFFfff.b0fb1.b2.b3B0B1B2B3....|
+    ...FFFFfb0fb1fb2fb3B0B1B2B3......|
+  """)
+
+
+def test_zb_v_turns_on_the_last_device() -> None:
+  # In each device's 24 micro-batches of 1/2, from its first action on, is no wait.
+  assert ticks(make("zb_v", 2, 4)) == picture("""
+    FFFfbwfbwFBWfbwBWfbwBWBW.|
+    .FfFfbwFBWfbwFBWfbwBbBWwW|
   """)
 
 
@@ -43,28 +89,10 @@ def test_recomputation_fills_the_wait_for_the_first_gradient() -> None:
   """)
 
 
-def test_split_gradients_look_as_published() -> None:
-  assert ticks(made.zero_bubble_h1(4, 8)) == picture("""
-    FFFF...BWFBWFBWFBWFBWBWBWBW|
-    .FFF..BFBWFBWFBWFBWFBWBWBWW|
-    ..FF.BFBFBWFBWFBWFBWFBWBWWW|
-    ...FBFBFBFBWFBWFBWFBWFBWWWW|
-  """)
-
-
-def test_pipes_in_opposite_directions_look_as_published() -> None:
-  assert ticks(made.chimera(4, 4)) == picture("""
-    FF.fb2fb3.B0..B1|
-    .FfFf.b2B0b3B1..|
-    .fFfF.B0b2B1b3..|
-    ff.FB0FB1.b2..b3|
-  """)
-
-
 def test_two_stages_on_a_device_take_turns() -> None:
   assert ticks(made.interleaved()) == picture("""
-    FFFFF.B0FB1FB0FB1.B2.B3B2B3|
-    .FFFB0FB1FB0FB1FB2FB3B2B3..|
+    FFffF.b0Fb1fB0fB1.b2.b3B2B3|
+    .FFfb0fb1FB0FB1fb2fb3B2B3..|
   """)
 
 
@@ -88,9 +116,17 @@ def test_wide_actions_show_as_many_digits_as_fit() -> None:
   assert narrow.endswith("B9B0B1B2|")
 
 
-def test_fractions_of_a_tick_are_refused() -> None:
-  times = StageTimes.equal(2, forward=Fraction(1, 2))
-  with pytest.raises(ValueError, match="time 15/2 is not a whole number of ticks"):
+def test_a_tick_is_the_largest_in_which_all_times_are_whole() -> None:
+  times = StageTimes.equal(2, forward=Fraction(1, 2), input_gradient=Fraction(3, 4))
+  assert draw.ticks(simulate(gpipe.schedule(2, 1), times)) == picture("""
+    F0.........B0-----|
+    ..F0B0-----.......|
+  """)
+
+
+def test_times_without_a_common_tick_are_refused() -> None:
+  times = StageTimes.equal(2, forward=0.1)
+  with pytest.raises(ValueError, match=r"F .*: from 0 to 0.1 is not a whole number of"):
     draw.ticks(simulate(gpipe.schedule(2, 2), times))
 
 

@@ -55,7 +55,7 @@ def test_weight_gradients_are_summed_in_the_order_of_gpipe(remat: bool) -> None:
 
 
 def test_sizes_below_one_are_refused() -> None:
-  with pytest.raises(ValueError, match="num_stages is -1"):
+  with pytest.raises(ValueError, match="1f1b: num_devices is -1"):
     one_f_one_b.schedule(-1, 4)
   with pytest.raises(ValueError, match=r"num_micro_batches is 2\.0: expected a whole"):
     one_f_one_b.schedule(4, 2.0)  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ from tfpipe.schedule import (
   Schedule,
   dependencies,
   gpipe,
-  in_flight,
   one_f_one_b,
   validate,
 )
@@ -89,11 +88,11 @@ def test_devices_that_wait_for_each_other_are_refused() -> None:
 @pytest.mark.parametrize(
   ("first", "match"),
   [
-    ("F0:0 BW0:0 BW0:1 U0:0", "0 actions F of stage 0, micro-batch 1, expected 1"),
-    ("F0:0 F0:1 BW0:0 B0:1 U0:0", "0 actions W or BW of stage 0, micro-batch 1"),
-    ("F0:0 F0:1 BW0:0 B0:1 BW0:1 U0:0", "2 actions B or BW of stage 0, micro-batch 1"),
-    ("F0:0 F0:1 R0:0 R0:0 BW0:0 BW0:1 U0:0", "2 actions R of stage 0.*expected 1"),
-    ("F0:0x2 F0:1 BW0:0 BW0:1 U0:0", "2 actions F of stage 0, micro-batch 1"),
+    ("F0:0 BW0:0 BW0:1 U0:0", "there is no action F of stage 0, micro-batch 1"),
+    ("F0:0 F0:1 BW0:0 B0:1 U0:0", "no action W or BW of stage 0, micro-batch 1"),
+    ("F0:0 F0:1 BW0:0 B0:1 BW0:1 U0:0", r"B \(.*micro-batch 1\) and again BW \("),
+    ("F0:0 F0:1 R0:0 R0:0 BW0:0 BW0:1 U0:0", r"R \(.*stage 0, .*\) and again R \("),
+    ("F0:0x2 F0:1 BW0:0 BW0:1 U0:0", r"F \(.*es 0 to 1\) and again F \(.*batch 1\)"),
     ("F0:0 F0:1 BW0:0 BW0:1", r"stage 0, pipe 0 has updates U \[\], expected \[0\]"),
     (f"{FIRST} U0:0", r"stage 0, pipe 0 has updates U \[0, 0\], expected \[0, 1\]"),
     ("F0:0 F0:1 BW0:0 U0:0 BW0:1", "device 0: U .*does not stand before it"),
@@ -102,7 +101,7 @@ def test_devices_that_wait_for_each_other_are_refused() -> None:
     ("F0:0 F0:2 BW0:0 BW0:1 U0:0", "device 0: .*: micro_batch is 2, expected 0 to 1"),
     ("F0:0 F0:1x2 BW0:0 BW0:1 U0:0", "device 0: .*: size is 2, expected 1 to 1"),
     ("F0:0 F0:1/1 BW0:0 BW0:1 U0:0", "device 0: .*: pipe is 1, expected 0 to 0"),
-    ("F0:0 F0:1v2 BW0:0 BW0:1 U0:0", "needs U .*number 1.* does not stand before it"),
+    ("F0:0 F0:1v2 BW0:0 BW0:1 U0:0", "needs U .*number 1.* which no device does"),
     ("F0:0 F0:1v3 BW0:0 BW0:1 U0:0", "device 0: .*: version is 3, expected 0 to 2"),
     ("F0:0 F0:1 BW0:0 BW0:1 U0:0v1", "device 0: .*: version is 1, expected 0 to 0"),
     ("F0:0 F0:1v1 BW0:0 BW0:1 U0:0", "needs U .*number 0.* does not stand before it"),
@@ -197,42 +196,14 @@ def test_steps_with_a_flush_in_between_are_exact() -> None:
   validate(schedule)
 
 
-def test_gpipe_keeps_all_forwards_and_1f1b_one_for_each_stage_behind() -> None:
-  for k in range(1, 7):
-    for m in range(1, 13):
-      every = (m,) * k
-      fewer = tuple(min(m, k - d) for d in range(k))
-      one = (1,) * k
-      assert in_flight(gpipe.schedule(k, m)) == (every, every)
-      assert in_flight(gpipe.schedule(k, m, remat=True)) == (every, one)
-      assert in_flight(one_f_one_b.schedule(k, m)) == (fewer, fewer)
-      assert in_flight(one_f_one_b.schedule(k, m, remat=True)) == (fewer, one)
-
-
-@pytest.mark.parametrize(
-  ("schedule", "without_backward", "kept"),
-  [
-    (made.interleaved(), (Fraction(5, 2), Fraction(3, 2)), None),
-    (made.chimera_two(), (2, 2), None),
-    (made.chimera(4, 4), (3, 4, 4, 3), None),
-    (made.chimera(4, 8), (3, 4, 4, 3), None),
-    (made.chimera(4, 8, size=2), (7, 8, 8, 7), None),
-    (made.zero_bubble_two(), (2, 1), (2, 2)),
-    (made.zero_bubble_h1(4, 8), (4, 3, 2, 1), (4, 4, 4, 4)),
-    (made.zero_bubble_h1(8, 32), (8, 7, 6, 5, 4, 3, 2, 1), (8,) * 8),
-    (made.stream(4, 9), (4, 3, 2, 1), None),
-  ],
-)
-def test_memory_in_flight_is_what_is_published(
-  schedule: Schedule, without_backward: tuple[int], kept: tuple[int] | None
-) -> None:
-  assert in_flight(schedule) == (without_backward, kept or without_backward)
-
-
-def test_a_micro_batch_that_is_not_recomputed_stays_whole() -> None:
-  # Recomputation of all but the last micro-batch.
-  schedule = with_lists(
-    "F0:0 F0:1 R0:0 BW0:0 BW0:1 U0:0", "F1:0 R1:0 BW1:0 F1:1 BW1:1 U1:0"
-  )
-  validate(schedule)
-  assert in_flight(schedule) == ((2, 1), (2, 1))
+def test_a_limit_on_activations_names_the_action_that_exceeds_it() -> None:
+  schedule = one_f_one_b.schedule(3, 5)
+  validate(schedule, max_kept=3)
+  with pytest.raises(
+    ValueError, match=r"device 0: F \(.*micro-batch 2\) makes it keep 3 .*at most 2"
+  ):
+    validate(schedule, max_kept=2)
+  recomputing = one_f_one_b.schedule(3, 5, remat=True)
+  validate(recomputing, max_kept=1)
+  with pytest.raises(ValueError, match=r"device 0: R \(.*batch 0\) makes it keep 1 "):
+    validate(recomputing, max_kept=Fraction(1, 2))

@@ -1,4 +1,4 @@
-"""Check a schedule before it runs, and count what it keeps in memory.
+"""Check a schedule before it runs.
 
 All checks are walks over the lists; a schedule that passes cannot deadlock, compute
 anything twice, leave a gradient out or use weights that do not exist.
@@ -7,18 +7,18 @@ anything twice, leave a gradient out or use weights that do not exist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from tfpipe.schedule.action import KINDS, Action
-from tfpipe.schedule.schedule import Schedule, check_sizes, dependencies, order
+from tfpipe.schedule.graph import NONE
+from tfpipe.schedule.memory import held
+from tfpipe.schedule.schedule import Schedule
 from tfpipe.spelling import nearest
 
-__all__ = ["InFlight", "in_flight", "validate"]
+__all__ = ["validate"]
 
 
-def validate(schedule: Schedule) -> None:
+def validate(schedule: Schedule, max_kept: float | Fraction | None = None) -> None:
   """Raises ValueError, naming the action, unless the schedule is sound.
 
   - Each stage and micro-batch has one F, one B and one W (or one BW in place of both)
@@ -30,69 +30,28 @@ def validate(schedule: Schedule) -> None:
   - The weights an action uses exist, and are among the newest num_versions of their
     stage (version modulo num_versions is then a free buffer for a new one). An exact
     schedule uses those that the micro-batch's own update starts from.
+
+  Args:
+    schedule: what to check.
+    max_kept: if given, the most activations that any device may keep, as `in_flight`
+      counts those kept.
   """
-  check_sizes(schedule.num_stages, schedule.num_micro_batches)
+  for field in ("num_stages", "num_micro_batches", "num_versions"):
+    value = getattr(schedule, field)
+    if type(value) is not int or value < 1:
+      raise ValueError(
+        f"{schedule.name}: {field} is {value!r}: expected a whole number >= 1"
+      )
   _check_placement(schedule)
-  for device, action in _walk(schedule):
-    _check_action(schedule, device, action)
+  _check_actions(schedule)
   _check_updates(schedule)
   _check_complete(schedule)
-  _check_order(schedule)
+  _check_pipes(schedule)
+  _check_positions(schedule)
   _check_versions(schedule)
-  order(schedule)
-
-
-class InFlight(NamedTuple):
-  """Most activations each device holds, in activations of one device and micro-batch.
-
-  A stage counts devices / stages: with V stages a device, one holds 1/V.
-
-  Attributes:
-    without_backward: forwards whose B or BW has not run ("F without B").
-    kept: forwards (with recomputation: R) whose W or BW has not run ("kept to W"): the
-      activations inside stages, if all are kept until the weight gradient.
-  """
-
-  without_backward: tuple[Fraction, ...]
-  kept: tuple[Fraction, ...]
-
-
-def in_flight(schedule: Schedule) -> InFlight:
-  """Counts what a valid schedule holds at its peak, on each device."""
-
-  def forwards(action: Action) -> int:
-    return action.size if action.kind == "F" else 0
-
-  def internals(action: Action) -> int:
-    recomputed = [
-      ("R", action.stage, micro_batch) in schedule.producers
-      for micro_batch in action.micro_batches
-    ]
-    return {"F": recomputed.count(False), "R": action.size}.get(action.kind, 0)
-
-  unit = Fraction(schedule.num_devices, schedule.num_stages)
-  return InFlight(
-    tuple(unit * _peak(actions, forwards, "B") for actions in schedule.actions),
-    tuple(unit * _peak(actions, internals, "W") for actions in schedule.actions),
-  )
-
-
-def _peak(
-  actions: Sequence[Action], opened: Callable[[Action], int], closing: str
-) -> int:
-  """Returns the most micro-batches opened and not yet closed."""
-  held = peak = 0
-  for action in actions:
-    held += opened(action)
-    peak = max(peak, held)
-    held -= action.size if closing in action.kind else 0
-  return peak
-
-
-def _walk(schedule: Schedule) -> Iterator[tuple[int, Action]]:
-  for device, actions in enumerate(schedule.actions):
-    for action in actions:
-      yield device, action
+  _ = schedule.graph.order
+  if max_kept is not None:
+    _check_kept(schedule, max_kept)
 
 
 def _check_placement(schedule: Schedule) -> None:
@@ -106,7 +65,7 @@ def _check_placement(schedule: Schedule) -> None:
         f"{schedule.num_stages} stages"
       )
     for stage, device in enumerate(devices):
-      if device not in range(num_devices):
+      if type(device) is not int or not 0 <= device < num_devices:
         raise ValueError(
           f"{name}: placement[{pipe}][{stage}] is {device!r}, but there are lists for "
           f"devices 0 to {num_devices - 1}"
@@ -114,39 +73,58 @@ def _check_placement(schedule: Schedule) -> None:
   unused = set(range(num_devices)).difference(*schedule.placement)
   if unused:
     raise ValueError(f"{name}: device {min(unused)} holds no stage")
-  if schedule.num_versions < 1:
-    raise ValueError(
-      f"{name}: num_versions is {schedule.num_versions!r}: expected a number >= 1"
-    )
 
 
-def _check_action(schedule: Schedule, device: int, action: Action) -> None:
-  """Checks the fields of one action and its place."""
+def _check_actions(schedule: Schedule) -> None:
+  """Checks the fields of each action and that it is on its stage's device."""
+  placement = schedule.placement
+  num_pipes, num_stages = len(placement), schedule.num_stages
+  for device, actions in enumerate(schedule.actions):
+    for action in actions:
+      kind, stage, first, pipe, size, version = action
+      of_update = kind == "U"
+      if (
+        kind not in KINDS
+        or not type(stage) is type(first) is type(pipe) is type(size) is int
+        or type(version) is not int
+        or not 0 <= stage < num_stages
+        or not 0 <= pipe < num_pipes
+        or not 0 <= first < first + size <= schedule.num_micro_batches
+        or not 0 <= version <= (0 if of_update else schedule.num_micro_batches)
+        or (of_update and size > 1)
+      ):
+        raise ValueError(_wrong_field(schedule, device, action))
+      if placement[pipe][stage] != device:
+        raise ValueError(
+          f"{schedule.name}: {action} is in the list of device {device}, but its stage "
+          f"is placed on device {placement[pipe][stage]}"
+        )
+
+
+def _wrong_field(schedule: Schedule, device: int, action: Action) -> str:
+  """Says which field of an action is wrong."""
+  where = f"{schedule.name}: device {device}:"
   if action.kind not in KINDS:
-    raise ValueError(
-      f"{schedule.name}: device {device}: kind {action.kind!r} is not one of "
-      f"{', '.join(KINDS)}{nearest(action.kind, KINDS)}"
+    return (
+      f"{where} kind {action.kind!r} is not one of {', '.join(KINDS)}"
+      f"{nearest(str(action.kind), KINDS)}"
     )
   of_update = action.kind == "U"
-  last = schedule.num_micro_batches - 1
+  number = schedule.num_micro_batches
   limits = (
-    ("stage", action.stage, 0, schedule.num_stages - 1),
-    ("pipe", action.pipe, 0, len(schedule.placement) - 1),
-    ("micro_batch", action.micro_batch, 0, last),
-    ("size", action.size, 1, 1 if of_update else last + 1 - action.micro_batch),
-    ("version", action.version, 0, 0 if of_update else schedule.num_micro_batches),
+    ("stage", 0, schedule.num_stages - 1),
+    ("pipe", 0, len(schedule.placement) - 1),
+    ("micro_batch", 0, number - 1),
+    ("size", 1, 1 if of_update else number - action.micro_batch),
+    ("version", 0, 0 if of_update else number),
   )
-  for field, value, low, high in limits:
-    if not isinstance(value, int) or not low <= value <= high:
-      raise ValueError(
-        f"{schedule.name}: device {device}: {tuple(action)}: {field} is {value!r}, "
-        f"expected {low} to {high}"
-      )
-  if schedule.device(action) != device:
-    raise ValueError(
-      f"{schedule.name}: {action} is in the list of device {device}, but its stage is "
-      f"placed on device {schedule.device(action)}"
-    )
+  field, low, high = next(
+    (field, low, high)
+    for field, low, high in limits
+    if type(value := getattr(action, field)) is not int or not low <= value <= high
+  )
+  found = f"{field} is {getattr(action, field)!r}"
+  return f"{where} {tuple(action)}: {found}, expected {low} to {high}"
 
 
 def _check_updates(schedule: Schedule) -> None:
@@ -156,7 +134,7 @@ def _check_updates(schedule: Schedule) -> None:
     for pipe in range(len(schedule.placement))
     for stage in range(schedule.num_stages)
   }
-  for _, action in _walk(schedule):
+  for action in schedule.graph.actions:
     if action.kind == "U":
       found[action.pipe, action.stage].append(action.micro_batch)
   # The commonest number is meant: the error then points at the odd one out.
@@ -176,64 +154,76 @@ def _check_updates(schedule: Schedule) -> None:
 
 
 def _check_complete(schedule: Schedule) -> None:
-  counts, pipes = Counter(), {}
-  for _, action in _walk(schedule):
-    if action.kind == "U":
-      continue
-    for micro_batch in action.micro_batches:
-      counts.update((kind, action.stage, micro_batch) for kind in action.kind)
-      if pipes.setdefault(micro_batch, action.pipe) != action.pipe:
+  graph = schedule.graph
+  if graph.repeated is not None:
+    first, second = (str(graph.actions[number]) for number in graph.repeated)
+    raise ValueError(f"{schedule.name}: {first} and again {second}: expected one")
+  for kind in ("F", "B", "W"):
+    for stage, row in enumerate(graph.made[kind]):
+      if NONE in row:
+        kinds = "F" if kind == "F" else f"{kind} or BW"
+        raise ValueError(
+          f"{schedule.name}: there is no action {kinds} of stage {stage}, micro-batch "
+          f"{row.index(NONE)}"
+        )
+
+
+def _check_pipes(schedule: Schedule) -> None:
+  if len(schedule.placement) == 1:
+    return
+  pipes = [NONE] * schedule.num_micro_batches
+  for action in schedule.graph.actions:
+    for micro_batch in () if action.kind == "U" else action.micro_batches:
+      if pipes[micro_batch] not in (NONE, action.pipe):
         raise ValueError(
           f"{schedule.name}: {action} is in pipe {action.pipe}, but micro-batch "
           f"{micro_batch} has been in pipe {pipes[micro_batch]}"
         )
-  for stage in range(schedule.num_stages):
-    for micro_batch in range(schedule.num_micro_batches):
-      for kind, allowed in (("F", (1,)), ("B", (1,)), ("W", (1,)), ("R", (0, 1))):
-        count = counts[kind, stage, micro_batch]
-        if count not in allowed:
-          kinds = f"{kind} or BW" if kind in "BW" else kind
-          raise ValueError(
-            f"{schedule.name}: {count} actions {kinds} of stage {stage}, micro-batch "
-            f"{micro_batch}, expected {allowed[-1]}"
-          )
+      pipes[micro_batch] = action.pipe
 
 
-def _check_order(schedule: Schedule) -> None:
+def _check_positions(schedule: Schedule) -> None:
   """Checks that within a list nothing stands before what it needs."""
-  position = {
-    action: index
-    for actions in schedule.actions
-    for index, action in enumerate(actions)
-  }
-  for device, action in _walk(schedule):
-    for needed in dependencies(schedule, action):
-      here = schedule.device(needed) == device
-      if here and position.get(needed, len(position)) > position[action]:
+  graph = schedule.graph
+  devices = graph.devices
+  for number, waits in enumerate(graph.waits):
+    for needed in waits:
+      if devices[needed] == devices[number]:
         raise ValueError(
-          f"{schedule.name}: device {device}: {action} needs {needed}, which does not "
-          "stand before it"
+          f"{schedule.name}: device {devices[number]}: {graph.actions[number]} needs "
+          f"{graph.actions[needed]}, which does not stand before it"
         )
 
 
 def _check_versions(schedule: Schedule) -> None:
   """Checks that the weights an action uses are still kept, and those of its step."""
   updates = Counter()
-  for _, action in _walk(schedule):
-    copy = action.pipe, action.stage
-    if action.kind == "U":
-      updates[copy] += 1
+  starts = [schedule.update_of(m) for m in range(schedule.num_micro_batches)]
+  for action in schedule.graph.actions:
+    kind, stage, first, pipe, size, version = action
+    if kind == "U":
+      updates[pipe, stage] += 1
       continue
-    oldest = max(0, updates[copy] - schedule.num_versions + 1)
-    if action.version < oldest:
+    done = updates[pipe, stage]
+    if version <= done - schedule.num_versions:
       raise ValueError(
-        f"{schedule.name}: {action} uses weight version {action.version}, but with "
-        f"{schedule.num_versions} kept there are {oldest} to {updates[copy]}"
+        f"{schedule.name}: {action} uses weight version {version}, but with "
+        f"{schedule.num_versions} kept there are {done - schedule.num_versions + 1} to "
+        f"{done}"
       )
-    for micro_batch in action.micro_batches:
-      start = schedule.update_of(micro_batch)
-      if schedule.exact and action.version != start:
+    if schedule.exact and not (starts[first] == version == starts[first + size - 1]):
+      raise ValueError(
+        f"{schedule.name} is said to be exact, but {action} uses weight version "
+        f"{version}, not {starts[first]}"
+      )
+
+
+def _check_kept(schedule: Schedule, limit: float | Fraction) -> None:
+  unit = Fraction(schedule.num_devices, schedule.num_stages)
+  for device in range(schedule.num_devices):
+    for action, kept in held(schedule, device, "W"):
+      if kept * unit > limit:
         raise ValueError(
-          f"{schedule.name} is said to be exact, but {action} uses weight version "
-          f"{action.version}, not {start}"
+          f"{schedule.name}: device {device}: {action} makes it keep {kept * unit} "
+          f"activations, expected at most {limit}"
         )
