@@ -53,10 +53,14 @@ def all_nodes(tf, function, batch: harness.Arrays) -> list:
   return [node for graph in graphs for node in graph.node]
 
 
+def kind(node) -> str:
+  """Gives a node's op; a product is MatMul in any library."""
+  return re.sub(r"^_(Mkl)?(Native)?(Fused(?=MatMul|Conv))?", "", node.op)
+
+
 def count(nodes) -> Counter:
-  """Counts nodes by op; a product is MatMul in any library."""
-  prefix = re.compile(r"^_(Mkl)?(Native)?(Fused(?=MatMul|Conv))?")
-  return Counter(prefix.sub("", node.op) for node in nodes)
+  """Counts nodes by op, as `kind` gives it."""
+  return Counter(kind(node) for node in nodes)
 
 
 def stage_of(node) -> int | None:

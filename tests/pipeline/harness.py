@@ -49,19 +49,26 @@ def make_pipeline(
   devices: Sequence[str] = (),
   seed: int = SEED,
   xla: bool = False,
+  **options: int,
 ) -> Pipeline:
-  """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on."""
+  """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on.
+
+  `num_partitions` devices hold as many stages as the schedule has; `options` are its.
+  """
   tf.config.optimizer.set_experimental_options(
     {"arithmetic_optimization": False, "remapping": False}
   )
   layers: list[Layer] = [p.Instantiate() for p in params]
   cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+  made = schedule.make(
+    name, num_partitions, num_micro_batches, remat == "cell", **options
+  )
   return Pipeline(
     layers,
     partition.explicit(len(layers), lengths)
     if lengths
-    else partition.balance([1.0] * len(layers), num_partitions),
-    schedule.make(name, num_partitions, num_micro_batches, remat == "cell"),
+    else partition.balance([1.0] * len(layers), made.num_stages),
+    made,
     devices or cpus[first_device : first_device + num_partitions],
     input_fields=input_fields,
     seed=seed,
@@ -77,12 +84,14 @@ def specs(tf, batch: Arrays) -> dict:
 class Training:
   """A pipeline with its learner and its traced step."""
 
-  def __init__(self, tf, pipeline: Pipeline, learner: Learner, batch: Arrays) -> None:
+  def __init__(
+    self, tf, pipeline: Pipeline, learner: Learner, batch: Arrays, timed: bool = False
+  ) -> None:
     self._tf = tf
     self.pipeline = pipeline
     self.learner = learner
     learner.create_state(pipeline.trainable(), pipeline.l2_names())
-    self.function = pipeline.train_function(learner, specs(tf, batch))
+    self.function = pipeline.train_function(learner, specs(tf, batch), timed=timed)
 
   def step(self, batch: Arrays) -> dict:
     """Trains on a mini-batch; gives what the step reports, as arrays."""
@@ -107,10 +116,13 @@ def call(tf, function, batch: Arrays):
   return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
 
 
-def start(tf, network: Network, learner: Learner | None = None, **how) -> Training:
+def start(
+  tf, network: Network, learner: Learner | None = None, *, timed: bool = False, **how
+) -> Training:
   """Makes a network's pipeline and traces its step; `how` as of `make_pipeline`."""
   pipeline = make_pipeline(tf, network.layers(), input_fields=network.fields, **how)
-  return Training(tf, pipeline, learner or make_learner(), network.batches(1)[0])
+  batch = network.batches(1)[0]
+  return Training(tf, pipeline, learner or make_learner(), batch, timed)
 
 
 def train(

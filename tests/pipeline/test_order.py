@@ -12,7 +12,13 @@ from tfpipe.schedule.action import Action
 
 STAGES, MICRO_BATCHES = 3, 4
 
-KINDS = {"forward": "F", "recompute": "R", "backward": "BW"}
+KINDS = {
+  "forward": "F",
+  "recompute": "R",
+  "backward": "BW",
+  "input_gradient": "B",
+  "weight_gradient": "W",
+}
 
 # Made beforehand; sent and received when it is there; or (the derivative of |x|) a part
 # of the backward that needs no gradient from above.
@@ -23,6 +29,8 @@ CASES = [
   ("gpipe", "cell", "tokens"),
   ("1f1b", "cell", "dropout"),
   ("1f1b", "layer", "batch_norm"),
+  ("zb_h1", "none", "dropout"),
+  ("zb_h2", "cell", "batch_norm"),
 ]
 
 
@@ -34,7 +42,7 @@ def action_of(name):
   return Action(KINDS[match.group(3)], int(match.group(1)), int(match.group(2)))
 
 
-def start(tf, network, name, remat):
+def start(tf, network, name, remat, **how):
   """Traces a step; gives it with the schedule it is built from."""
   training = harness.start(
     tf,
@@ -43,6 +51,7 @@ def start(tf, network, name, remat):
     num_micro_batches=MICRO_BATCHES,
     name=name,
     remat=remat,
+    **how,
   )
   return training, schedule.make(name, STAGES, MICRO_BATCHES, remat == "cell")
 
@@ -58,11 +67,12 @@ def implied(planned):
   return before
 
 
+@pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize(("name", "remat", "network"), CASES)
 def test_no_action_waits_for_what_the_schedule_does_not_put_before_it(
-  tf, name, remat, network
+  tf, name, remat, network, timed
 ):
-  training, planned = start(tf, NETWORKS[network], name, remat)
+  training, planned = start(tf, NETWORKS[network], name, remat, timed=timed)
   before, found = implied(planned), set()
   for op in training.function.graph.get_operations():
     action = action_of(op.name)
@@ -118,7 +128,7 @@ def check_optimized(tf, network, name, remat):
       if others:
         early = ops[action] - descendants(users, ops[others[-1]])
         assert not early, (others[-1], action, sorted(early))
-      if place and steps[place - 1].kind == "BW":
+      if place and steps[place - 1].kind in ("B", "W", "BW"):
         unfinished = [
           name
           for name in ops[steps[place - 1]]

@@ -66,16 +66,14 @@ def test_an_unsound_schedule_is_refused():
       checks.check_schedule(broken, 2)
 
 
-def test_a_schedule_that_cannot_be_built_is_refused_by_its_action():
-  # A sound schedule whose backward is in two parts.
-  actions = ("F", "B", "W", "U")
-  split = dataclasses.replace(
-    schedule.make("gpipe", 1, 1),
-    name="zero_bubble",
-    actions=(tuple(Action(kind, 0, 0) for kind in actions),),
+def test_a_schedule_with_several_updates_is_refused():
+  kinds = [("F", 0), ("BW", 0), ("U", 0), ("F", 1), ("BW", 1), ("U", 1)]
+  actions = [Action(kind, 0, m, version=int(m and kind != "U")) for kind, m in kinds]
+  stream = dataclasses.replace(
+    schedule.make("gpipe", 1, 2), name="stream", actions=(tuple(actions),)
   )
-  with pytest.raises(ValueError, match=r"zero_bubble: B .* cannot be built"):
-    checks.check_schedule(split, 1)
+  with pytest.raises(ValueError, match="schedule stream has 2 updates; one can be"):
+    checks.check_schedule(stream, 1)
 
 
 def test_refusals_come_before_any_variable(tf):

@@ -50,6 +50,10 @@ class Layer:
   is a list there.
   """
 
+  # Whether the gradients of the weights are computed apart from those of the inputs,
+  # for schedules that split the backward; a plan says which layers do not.
+  SPLITS_BACKWARD = True
+
   # Fields of the batch that FProp gets as NestedMap `side`, after its other inputs.
   SIDE_INPUTS: tuple[str, ...] = ()
 

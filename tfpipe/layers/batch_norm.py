@@ -30,6 +30,8 @@ class BatchNorm(Layer):
   moving ones.
   """
 
+  SPLITS_BACKWARD = False  # one op gives all gradients
+
   @classmethod
   def Params(cls) -> InstantiableParams:
     """Gives the Params; `dim` is required."""

@@ -7,13 +7,14 @@ traced once, called for every micro-batch. `Cell` binds it to the names of its w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfpipe.layers.base import Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.checks import check_pure
+from tfpipe.pipeline.gradient import CellGradient, GradientKey
 from tfpipe.pipeline.remat import rematerialize
 from tfpipe.structure import Structure
 
@@ -48,18 +49,22 @@ class CellFunction:
   ) -> None:
     self.layers = layers
     self.num_traces = 0
+    self.xla = xla
     self._do_eval = do_eval
     self._remat_layers = remat_layers
     self._in, specs = Structure.split(inputs)
     self.out: Structure
     # (index of the layer in the cell, path of the norm, decay) of each moment pair.
     self.moments: list[tuple[int, str, float]] = []
-    self._num_losses = 0
+    # What enters the layers behind the first.
+    self.entries: list[tf.Tensor] = []
+    self.num_losses = 0
     weights = [
       tf.TensorSpec(weight.shape, tf.float32)
       for layer in layers
       for weight in layer.weights().values()
     ]
+    self._num_weights, self._num_inputs = len(weights), len(specs)
     num_seeds = sum(len(layer.seeds()) for layer in layers)
     self.concrete = tf.function(
       self._body, autograph=False, jit_compile=xla or None
@@ -68,25 +73,47 @@ class CellFunction:
     )
     check_pure(self.concrete.graph, layers)
     # The outputs' specs, with the constants in place: the inputs of the next cell.
-    count = len(self.concrete.outputs) - 2 * len(self.moments) - self._num_losses
-    self._num_tensors = count
+    self.num_outputs = len(self.concrete.outputs)
+    count = self.num_outputs - 2 * len(self.moments) - self.num_losses
+    self.num_tensors = count
     self.out_specs = self.out.pack(
       [tf.TensorSpec(t.shape, t.dtype) for t in self.concrete.outputs[:count]]
     )
+    self._gradients: dict[GradientKey, CellGradient] = {}
 
-  def __call__(
-    self,
-    theta: Sequence[tf.Tensor],
-    seeds: tf.Tensor,
-    inputs: Sequence[tf.Tensor],
-    side: Mapping[str, tf.Tensor],
-  ) -> CellOutputs:
-    """Adds one call to the graph under construction."""
-    flat = list(self.concrete(list(theta), seeds, list(inputs), dict(side)))
-    first = self._num_tensors + 2 * len(self.moments)
+  def __call__(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds a call to the graph under construction; arguments as of `flat_args`."""
+    theta, inputs = self.split_args(args)
+    side = self.concrete.structured_input_signature[0][3]
+    sides = dict(zip(sorted(side), args[len(args) - len(side) :], strict=True))
+    return list(self.concrete(theta, args[len(theta)], inputs, sides))
+
+  def split_args(
+    self, args: Sequence[tf.Tensor]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Gives theta and the inputs out of a flat list of arguments."""
+    first = self._num_weights + 1
+    return list(args[: self._num_weights]), list(args[first : first + self._num_inputs])
+
+  def outputs(self, flat: Sequence[tf.Tensor]) -> CellOutputs:
+    """Takes the outputs apart."""
+    first = self.num_outputs - self.num_losses
     return CellOutputs(
-      flat[: self._num_tensors], flat[self._num_tensors : first], flat[first:]
+      list(flat[: self.num_tensors]),
+      list(flat[self.num_tensors : first]),
+      list(flat[first : self.num_outputs]),
     )
+
+  def loss_place(self) -> int:
+    """Gives the place of the loss's sum among the outputs of a last cell."""
+    places = self.out.pack(range(self.num_tensors))
+    return places["loss"][0]
+
+  def gradient(self, key: GradientKey) -> CellGradient:
+    """Gives the functions that compute a gradient; traced once for each key."""
+    if key not in self._gradients:
+      self._gradients[key] = CellGradient(self, key)
+    return self._gradients[key]
 
   def _body(
     self,
@@ -99,18 +126,19 @@ class CellFunction:
     nest = self._in.pack(inputs)
     moments: list[tf.Tensor] = []
     losses: list[tf.Tensor] = []
-    self.moments = []
+    self.moments, self.entries = [], []
     weights, seed_rows = iter(theta), iter(tf.unstack(seeds))
     for index, layer in enumerate(self.layers):
       values = {path: next(weights) for path in layer.weights()}
       values |= {path: next(seed_rows) for path in layer.seeds()}
       call = _LayerCall(layer, nest, side, values, self._do_eval)
       nest = call.run(remat=self._remat_layers)
+      self.entries += call.entries if index else []
       moments += call.moments
       losses += call.losses
       self.moments += [(index, path, decay) for path, decay in call.moment_names]
     self.out, tensors = Structure.split(nest)
-    self._num_losses = len(losses)
+    self.num_losses = len(losses)
     return [*tensors, *moments, *losses]
 
 
@@ -130,6 +158,7 @@ class _LayerCall:
     self._paths = list(values)
     self._values = [values[path] for path in self._paths]
     self._side = NestedMap({name: side[name] for name in layer.SIDE_INPUTS})
+    self.entries: list[tf.Tensor] = []
     self.moments: list[tf.Tensor] = []
     self.moment_names: list[tuple[str, float]] = []
     self.losses: list[tf.Tensor] = []
@@ -137,7 +166,7 @@ class _LayerCall:
 
   def run(self, *, remat: bool) -> Any:
     with tf.name_scope(self._layer.name or type(self._layer).__name__):
-      inputs = _sealed(self._inputs)
+      self.entries = inputs = _sealed(self._inputs)
       if remat and not self._do_eval:
         flat = list(rematerialize(self._flat, self._values, inputs))
       else:
@@ -204,6 +233,40 @@ class Cell:
       (f"{self.layers[i].name}/{path}" if path else self.layers[i].name, decay)
       for i, path, decay in self.function.moments
     ]
+
+
+def flat_args(
+  theta: Sequence[tf.Tensor],
+  seeds: tf.Tensor,
+  inputs: Sequence[tf.Tensor],
+  side: Mapping[str, tf.Tensor],
+) -> list[tf.Tensor]:
+  """Lists the arguments of a cell's functions in their order."""
+  return [*theta, seeds, *inputs, *[side[name] for name in sorted(side)]]
+
+
+def make_gradients(
+  cells: Sequence[Cell], trainable: Collection[str]
+) -> list[CellGradient]:
+  """Traces the gradients of consecutive cells, equal ones once, from last to first.
+
+  Args:
+    cells: of a whole network; the last one gives metrics with `loss` among them.
+    trainable: global names of the weights that learn.
+  """
+  gradients: list[CellGradient] = []
+  for stage, cell in reversed(list(enumerate(cells))):
+    function = cell.function
+    last = not gradients
+    theta = [i for i, name in enumerate(cell.weight_names()) if name in trainable]
+    key = GradientKey(
+      dys=(False,) * function.num_tensors if last else gradients[-1].dxs,
+      inputs=stage > 0,
+      theta=tuple(theta),
+      loss=function.loss_place() if last else -1,
+    )
+    gradients.append(function.gradient(key))
+  return gradients[::-1]
 
 
 def make_cells(

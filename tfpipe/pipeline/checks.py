@@ -11,8 +11,6 @@ from tfpipe.schedule import validate
 from tfpipe.schedule.schedule import Schedule
 from tfpipe.spelling import nearest
 
-_KINDS = ("F", "R", "BW", "U")
-
 
 def check_strategy() -> None:
   """Refuses to run under `tf.distribute`.
@@ -49,8 +47,7 @@ def check_schedule(schedule: Schedule, num_cells: int) -> None:
   """Checks that a schedule is sound, fits the cells and can be built.
 
   Raises:
-    ValueError: as `schedule.validate`; another number of stages; or something that the
-      builder does not know: a backward in two parts, several pipes or updates.
+    ValueError: as `schedule.validate`; another number of stages; or several updates.
   """
   validate(schedule)
   if schedule.num_stages != num_cells:
@@ -58,12 +55,6 @@ def check_schedule(schedule: Schedule, num_cells: int) -> None:
       f"schedule {schedule.name} has {schedule.num_stages} stages, the network is cut "
       f"into {num_cells} cells"
     )
-  for action in (action for actions in schedule.actions for action in actions):
-    if action.kind not in _KINDS or action.pipe or action.size > 1 or action.version:
-      raise ValueError(
-        f"schedule {schedule.name}: {action} cannot be built; one pipe with actions "
-        f"{', '.join(_KINDS)} for one micro-batch each, and one update, can"
-      )
   if schedule.num_updates > 1:
     raise ValueError(
       f"schedule {schedule.name} has {schedule.num_updates} updates; one can be built"

@@ -11,11 +11,14 @@ from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import checks
-from tfpipe.pipeline.builder import Metrics, StepBuilder
+from tfpipe.pipeline.builder import StepBuilder
 from tfpipe.pipeline.cell import make_cells
+from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.micro_batch import micro_batch_size
+from tfpipe.pipeline.step_result import Metrics
 from tfpipe.schedule import forward
-from tfpipe.schedule.schedule import Schedule
+from tfpipe.schedule.action import Action
+from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
 
 Batch: TypeAlias = "Mapping[str, tf.TensorSpec]"
@@ -75,23 +78,26 @@ class Pipeline:
     return [n for n, w in self._declared.items() if w.l2 and w.trainable]
 
   def train_function(
-    self, learner: Learner, batch: Batch
+    self, learner: Learner, batch: Batch, *, timed: bool = False
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces one synchronous training step.
 
     Args:
       learner: has its state created for `trainable()`.
       batch: specs [batch, ...] of the fields of a mini-batch.
+      timed: whether a step reports when it did what.
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
       (what `Learner.apply` reports), `micro_batch_losses`, and `finite`: whether all
-      losses and batch moments are.
+      losses and batch moments are. If timed also `times`: float64 [number of actions,
+      2], seconds at which each of `timed_actions` started and ended, and `end`: when
+      the update was done.
     """
     builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
-      result = builder.build(batch, self.step.read_value())
+      result = builder.build(batch, self.step.read_value(), timed=timed)
       # A loss or a moment that is not finite must not be learned from, whatever the
       # gradients are.
       finite = _all_finite([result.micro_batch_losses, *result.moments.values()])
@@ -100,14 +106,20 @@ class Pipeline:
       moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       self.step.assign_add(1)
+      times = {"times": result.times, "end": _when_all_done()} if timed else {}
       return {
         "metrics": result.metrics,
         "update": update,
         "micro_batch_losses": result.micro_batch_losses,
         "finite": finite,
+        **times,
       }
 
     return tf.function(step, autograph=False).get_concrete_function(dict(batch))
+
+  def timed_actions(self) -> list[Action]:
+    """The actions, in order, whose times a timed step reports."""
+    return [action for action in order(self._schedule) if action.kind != "U"]
 
   def eval_function(
     self, batch: Batch, weights: Mapping[str, tf.Variable] | None = None
@@ -193,6 +205,14 @@ class Pipeline:
           old = moving.read_value()
           new = old + (1.0 - decays[name]) * (value - old)
           moving.assign(tf.where(moves, new, old))
+
+
+def _when_all_done() -> tf.Tensor:
+  """Reads the clock after all that the graph so far changes: float64 seconds."""
+  ops = tf.compat.v1.get_default_graph().get_operations()
+  changes = [op for op in ops if op.op_def.is_stateful and op.type != "ReadVariableOp"]
+  with tf.control_dependencies(changes):
+    return Clock().read()
 
 
 def _all_finite(nest: object) -> tf.Tensor:

@@ -42,16 +42,12 @@ def rematerialize(
       kept = args[: len(theta)]
       again = [*kept, *_tie(args[len(theta) :], dys)]
       sources = [i for i, arg in enumerate(again) if is_differentiable(arg)]
-      with tf.GradientTape() as tape:
-        tape.watch([again[i] for i in sources])
-        # Differentiated as a function, as the whole cell is without remat: the same
-        # order of sums, the same bits.
-        outs = tf.function(lambda *args: list(fn(args)), autograph=False)(*again)
+      outs = fn(again)
       targets = [i for i, out in enumerate(outs) if is_differentiable(out)]
-      found = tape.gradient(
+      found = tf.gradients(
         [outs[i] for i in targets],
         [again[i] for i in sources],
-        output_gradients=[dys[i] for i in targets],
+        grad_ys=[dys[i] for i in targets],
       )
       gradients: list[Any] = [None] * len(again)
       for i, value in zip(sources, found, strict=True):

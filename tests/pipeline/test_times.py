@@ -1,0 +1,70 @@
+"""A timed step says when each action ran, and computes the same."""
+
+import numpy as np
+import pytest
+
+from tests.pipeline import harness
+from tests.pipeline.networks import NETWORKS
+from tfpipe import schedule
+
+CASES = [
+  ("gpipe", 2, "cell", {}),
+  ("1f1b", 3, "none", {}),
+  ("zb_v", 2, "none", {}),
+  ("chimera_doubling", 2, "layer", {}),
+]
+
+
+def _training(tf, case, *, timed):
+  name, num_partitions, remat, options = case
+  return harness.start(
+    tf,
+    NETWORKS["dropout"],
+    name=name,
+    num_partitions=num_partitions,
+    num_micro_batches=4,
+    remat=remat,
+    timed=timed,
+    **options,
+  )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_actions_run_one_after_the_other_and_behind_what_they_need(tf, case):
+  name, num_partitions, remat, options = case
+  made = schedule.make(name, num_partitions, 4, remat == "cell", **options)
+  training = _training(tf, case, timed=True)
+  outputs = training.step(NETWORKS["dropout"].batches(1)[0])
+  timed = training.pipeline.timed_actions()
+  spans = dict(zip(timed, outputs["times"], strict=True))
+  assert set(timed) == {a for acts in made.actions for a in acts if a.kind != "U"}
+  for actions in made.actions:
+    free = 0.0
+    for action in actions:
+      if action.kind != "U":
+        assert free <= spans[action][0] <= spans[action][1]
+        free = spans[action][1]
+  for action, (start, _) in spans.items():
+    for needed in schedule.dependencies(made, action):
+      # A gradient is sent on while those of the weights are still being added up.
+      assert spans[needed][0] <= start
+  assert outputs["end"] >= outputs["times"].max()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_a_timed_step_gives_the_same_bits(tf, case):
+  states = []
+  for timed in (False, True):
+    training = _training(tf, case, timed=timed)
+    for batch in NETWORKS["dropout"].batches(2):
+      training.step(batch)
+    states.append(training.state())
+  assert not harness.differences(*states)
+
+
+def test_times_are_seconds_of_the_step_itself(tf):
+  training = _training(tf, CASES[0], timed=True)
+  batch = NETWORKS["dropout"].batches(1)[0]
+  first, second = training.step(batch), training.step(batch)
+  assert first["end"] <= second["times"].min()
+  assert second["times"].dtype == np.float64

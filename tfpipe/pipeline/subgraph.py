@@ -1,0 +1,145 @@
+"""Functions cut out of a traced graph: from some of its tensors to some others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
+
+from tfpipe.lazy import tf
+
+Function: TypeAlias = "tf.types.experimental.ConcreteFunction"
+
+# Ops that hand on their inputs as they are: who keeps the input needs no output.
+_ALIASES = ("Identity", "IdentityN", "StopGradient")
+
+
+class GraphCutter:
+  """Cuts functions out of a graph of pure ops.
+
+  Args:
+    graph: of a traced function; may still grow while functions are cut.
+    xla: whether the functions are compiled.
+  """
+
+  def __init__(self, graph: tf.Graph, *, xla: bool) -> None:
+    self._graph = graph
+    self._xla = xla
+    self._constant: dict[str, bool] = {}
+
+  def source(self, tensor: tf.Tensor) -> tf.Tensor:
+    """Gives the tensor that this one is but another name of."""
+    while tensor.op.type in _ALIASES:
+      tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+  def reach(
+    self, wanted: Iterable[tf.Tensor], known: Collection[str]
+  ) -> tuple[set[str], list[tf.Tensor]]:
+    """Walks back from the wanted tensors to the ops that are known.
+
+    Args:
+      wanted: tensors of the graph.
+      known: names of ops that are run elsewhere.
+
+    Returns:
+      names of the other ops that are needed; the tensors of known ops that these read,
+      in order and without constants, which each function has for itself.
+    """
+    ops: set[str] = set()
+    border: dict[str, tf.Tensor] = {}
+    stack = list(wanted)[::-1]
+    while stack:
+      tensor = stack.pop()
+      source = self.source(tensor)
+      if source.op.name in known and not self._is_constant(source.op):
+        border.setdefault(source.name, source)
+      elif tensor.op.name not in ops:
+        ops.add(tensor.op.name)
+        stack += list(tensor.op.inputs)[::-1]
+    return ops, list(border.values())
+
+  def function(
+    self, given: Sequence[tf.Tensor], wanted: Sequence[tf.Tensor]
+  ) -> Function:
+    """Makes a function of the given tensors that returns the wanted ones as a list."""
+    captured: dict[str, tf.Tensor] = {
+      inner.name: outer
+      for outer, inner in self._graph.captures  # pyright: ignore[reportAttributeAccessIssue]
+    }
+    places = {tensor.name: place for place, tensor in enumerate(given)}
+    inside, outside = self._inside(wanted, {*places, *captured})
+    graph_def = self._graph_def(inside)
+    direct = {
+      tensor.name: self.source(tensor).name
+      for tensor in wanted
+      if self.source(tensor).name in {*places, *captured}
+    }
+
+    def body(*args: tf.Tensor) -> list[tf.Tensor]:
+      def value(name: str) -> tf.Tensor:
+        found = args[places[name]] if name in places else captured[name]
+        return tf.identity(found)
+
+      results = {name: value(source) for name, source in direct.items()}
+      rest = [tensor.name for tensor in wanted if tensor.name not in results]
+      found = tf.graph_util.import_graph_def(
+        graph_def,
+        input_map={name: value(source) for name, source in outside.items()},
+        return_elements=rest,
+        name="",
+      )
+      results |= dict(zip(rest, found, strict=True))
+      return [results[tensor.name] for tensor in wanted]
+
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in given]
+    return tf.function(
+      body, autograph=False, jit_compile=self._xla or None
+    ).get_concrete_function(*specs)
+
+  def reads(self, wanted: Sequence[tf.Tensor], given: Iterable[tf.Tensor]) -> set[str]:
+    """Gives the names of those given tensors that the wanted ones are computed from."""
+    names = {tensor.name for tensor in given}
+    _, outside = self._inside(wanted, names)
+    return names & {*outside.values(), *(self.source(t).name for t in wanted)}
+
+  def _inside(
+    self, wanted: Iterable[tf.Tensor], given: Collection[str]
+  ) -> tuple[set[str], dict[str, str]]:
+    """Gives the ops between, and, for each tensor read from outside, what it is."""
+    ops: set[str] = set()
+    outside: dict[str, str] = {}
+    stack = [tensor for tensor in wanted if self.source(tensor).name not in given]
+    while stack:
+      op = stack.pop().op
+      if op.name in ops:
+        continue
+      ops.add(op.name)
+      for tensor in op.inputs:
+        source = self.source(tensor)
+        if source.name in given:
+          outside[tensor.name] = source.name
+        else:
+          stack.append(tensor)
+    return ops, outside
+
+  def _graph_def(self, ops: Collection[str]) -> tf.compat.v1.GraphDef:
+    whole = self._graph.as_graph_def()
+    part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
+    for node in whole.node:
+      if node.name in ops:
+        copy = part.node.add()
+        copy.CopyFrom(node)
+        # Ops are pure: what waits for nothing but data is right.
+        data = [name for name in node.input if not name.startswith("^")]
+        del copy.input[:]
+        copy.input.extend(data)
+        copy.attr.pop("_class", None)  # colocation with ops that may be elsewhere
+    return part
+
+  def _is_constant(self, op: tf.Operation) -> bool:
+    """Says whether an op depends on constants only."""
+    if op.name not in self._constant:
+      self._constant[op.name] = op.type == "Const" or (
+        bool(op.inputs) and all(self._is_constant(t.op) for t in op.inputs)
+      )
+    return self._constant[op.name]
