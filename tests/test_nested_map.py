@@ -286,7 +286,7 @@ def test_update_merges_maps_and_replaces_all_else() -> None:
     "new": {"q": 8},
   }
   assert type(m.a.y) is NestedMap
-  m.Update({"a": 1})
+  assert m.Update({"a": 1}) is m
   assert m.a == 1
 
 

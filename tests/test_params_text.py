@@ -29,17 +29,17 @@ class Color(enum.Enum):
 DENSE = f"type/{__name__}/Dense"
 
 
-def _params(**values: Any) -> Params:
+def make_params(**values: Any) -> Params:
   p = Params()
   for name, value in values.items():
     p.Define(name, value, f"The {name}.")
   return p
 
 
-def _tree() -> Params:
-  return _params(
+def make_tree() -> Params:
+  return make_params(
     name="run",
-    train=_params(max_steps=60, lr=0.1),
+    train=make_params(max_steps=60, lr=0.1),
     layers=[Dense.Params(), Dense.Params().Set(dim=4)],
     mixed=(Dense.Params(), 1),
     named={"enc": Dense.Params()},
@@ -74,15 +74,17 @@ train.max_steps : 60
 
 
 def test_the_text_has_a_sorted_line_for_every_value() -> None:
-  assert _tree().ToText() == TREE_TEXT
+  assert make_tree().ToText() == TREE_TEXT
 
 
 def test_the_text_does_not_depend_on_the_order_of_definition() -> None:
-  assert _params(b=1, a=2).ToText() == _params(a=2, b=1).ToText() == "a : 2\nb : 1\n"
+  assert (
+    make_params(b=1, a=2).ToText() == make_params(a=2, b=1).ToText() == "a : 2\nb : 1\n"
+  )
 
 
 def test_items_of_long_lists_stay_in_order() -> None:
-  text = _params(l=[Dense.Params() for _ in range(11)]).ToText()
+  text = make_params(l=[Dense.Params() for _ in range(11)]).ToText()
   assert [line.split(".")[0] for line in text.splitlines()[::2]] == [
     f"l[{i}]" for i in range(11)
   ]
@@ -90,18 +92,18 @@ def test_items_of_long_lists_stay_in_order() -> None:
 
 def test_params_without_keys_have_no_text() -> None:
   assert Params().ToText() == ""
-  assert _params(sub=Params(), l=[]).ToText() == "l : []\n"
+  assert make_params(sub=Params(), l=[]).ToText() == "l : []\n"
 
 
 def test_a_value_without_text_is_refused_with_its_path() -> None:
-  p = _params(train=_params(fn=lambda x: x))
+  p = make_params(train=make_params(fn=lambda x: x))
   for write in (p.ToText, p.Describe):
     with pytest.raises(TypeError, match=r"^train\.fn holds <function .* no text form"):
       write()
 
 
 def test_changed_text_has_only_what_differs_from_its_definition() -> None:
-  p = _tree()
+  p = make_tree()
   assert p.ToText(changed_only=True) == "layers[1].dim : 4\n"
   p.Set(**{"train.lr": 0.5, "name": "x", "sizes[0]": 5, "nothing": Dense.Params()})
   p.layers.append(Dense.Params())
@@ -115,8 +117,8 @@ def test_changed_text_has_only_what_differs_from_its_definition() -> None:
 
 
 def test_changed_text_turns_the_defaults_into_the_params() -> None:
-  p = _tree().Set(**{"train.lr": 0.5, "note": "", "mixed[1]": 7, "sizes": []})
-  assert _tree().FromText(p.ToText(changed_only=True)) == p
+  p = make_tree().Set(**{"train.lr": 0.5, "note": "", "mixed[1]": 7, "sizes": []})
+  assert make_tree().FromText(p.ToText(changed_only=True)) == p
 
 
 def test_a_class_set_anew_is_changed() -> None:
@@ -128,7 +130,7 @@ def test_a_class_set_anew_is_changed() -> None:
 
 
 def test_text_sets_what_it_names() -> None:
-  p = _tree()
+  p = make_tree()
   same = p.FromText("""
     # a comment : 1
     train.lr : 1
@@ -141,7 +143,7 @@ def test_text_sets_what_it_names() -> None:
     nothing : [1, 'a']
   """)
   assert same is p
-  assert p == _tree().Set(
+  assert p == make_tree().Set(
     **{
       "train.lr": 1.0,
       "name": "x: y # no comment",
@@ -156,14 +158,14 @@ def test_text_sets_what_it_names() -> None:
 
 
 def test_a_quoted_string_goes_over_lines() -> None:
-  p = _params(a="", b="", c=0)
+  p = make_params(a="", b="", c=0)
   p.FromText("a : 'one  \n\n# two : 3\n it\\'s'  \nb : \"x\n'y'\"\nc : 4\n")
   assert p.a == "one  \n\n# two : 3\n it's"
   assert (p.b, p.c) == ("x\n'y'", 4)
 
 
 def test_line_ends_of_other_systems_are_accepted() -> None:
-  p = _params(a="", b="", c=0).FromText("a : x\r\nb : 'y'\r\nc : 4\r\n")
+  p = make_params(a="", b="", c=0).FromText("a : x\r\nb : 'y'\r\nc : 4\r\n")
   assert (p.a, p.b, p.c) == ("x", "y", 4)
 
 
@@ -186,25 +188,25 @@ def test_line_ends_of_other_systems_are_accepted() -> None:
 def test_text_of_a_wrong_form_is_refused_and_changes_nothing(
   text: str, message: str
 ) -> None:
-  p = _tree()
+  p = make_tree()
   with pytest.raises(ValueError, match=message):
     p.FromText(text)
   with pytest.raises(ValueError, match=r"line|takes|is a Params|literal|quote"):
     p.FromText(f"sizes : [9]\n{text}")
-  assert p == _tree()
+  assert p == make_tree()
 
 
 def test_an_unknown_key_is_refused_at_its_level_and_changes_nothing() -> None:
-  p = _tree()
+  p = make_tree()
   with pytest.raises(
     AttributeError, match=r"train has no parameter 'max_stepz'; did yo"
   ):
     p.FromText("name : x\ntrain.max_stepz : 60")
-  assert p == _tree()
+  assert p == make_tree()
 
 
 def test_one_value_is_set_from_text() -> None:
-  p = _tree()
+  p = make_tree()
   assert p.SetFromText("train.lr", "3") is p
   p.SetFromText("layers[-1].dim", "9").SetFromText("sizes", "3,4,5")
   p.SetFromText("sizes[0]", "7").SetFromText("nothing", "text")
@@ -215,7 +217,7 @@ def test_one_value_is_set_from_text() -> None:
 
 
 def test_the_type_comes_from_the_default_when_the_value_is_none() -> None:
-  p = _params(dim=3).Set(dim=None)
+  p = make_params(dim=3).Set(dim=None)
   p.SetFromText("dim", "4")
   assert p.dim == 4
   with pytest.raises(ValueError, match="dim takes an int; got 'None'"):
@@ -223,14 +225,14 @@ def test_the_type_comes_from_the_default_when_the_value_is_none() -> None:
 
 
 def test_a_params_that_may_be_absent_can_be_set_to_none_only() -> None:
-  p = _params(dev=None).Set(dev=_params(batch_size=1))
+  p = make_params(dev=None).Set(dev=make_params(batch_size=1))
   with pytest.raises(
     ValueError, match="dev is a Params; set one of its keys: batch_siz"
   ):
     p.SetFromText("dev", "1")
   assert p.SetFromText("dev", " None ").dev is None
   with pytest.raises(ValueError, match="train is a Params; set one of its keys"):
-    _tree().SetFromText("train", "None")
+    make_tree().SetFromText("train", "None")
 
 
 _NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,3}", fullmatch=True)
@@ -238,10 +240,10 @@ _NAMES = _NAMES.filter(lambda name: name != "cls" and not name.startswith("__"))
 
 
 def _make(values: dict[str, Any]) -> Params:
-  return _params(**{name: value for name, value in values.items()})
+  return make_params(**{name: value for name, value in values.items()})
 
 
-_TREES = st.recursive(
+TREES = st.recursive(
   st.dictionaries(_NAMES, VALUES, max_size=3).map(_make),
   lambda inner: st.dictionaries(
     _NAMES,
@@ -256,7 +258,7 @@ _TREES = st.recursive(
 )
 
 
-@given(_TREES)
+@given(TREES)
 def test_every_tree_is_read_back_equal_over_itself(p: Params) -> None:
   text = p.ToText()
   assert p.Copy().FromText(text) == p
@@ -264,7 +266,7 @@ def test_every_tree_is_read_back_equal_over_itself(p: Params) -> None:
   assert p.Copy() == p
 
 
-@given(_TREES)
+@given(TREES)
 def test_every_tree_is_read_back_over_one_whose_values_are_none(p: Params) -> None:
   emptied = p.Copy()
   for path in params_text.read(p.ToText()):
@@ -272,12 +274,12 @@ def test_every_tree_is_read_back_over_one_whose_values_are_none(p: Params) -> No
   assert emptied.FromText(p.ToText()) == p
 
 
-@given(_TREES)
+@given(TREES)
 def test_equal_trees_have_no_difference(p: Params) -> None:
   assert p.TextDiff(p.Copy()) == ""
 
 
-@given(_TREES, _TREES)
+@given(TREES, TREES)
 def test_trees_that_differ_have_a_difference(a: Params, b: Params) -> None:
   diff = a.TextDiff(b)
   assert (diff == "") == (a == b)
@@ -290,7 +292,9 @@ def test_trees_that_differ_have_a_difference(a: Params, b: Params) -> None:
 
 
 def test_the_help_has_every_key_with_description_and_changed_default() -> None:
-  p = _params(train=_params(lr=0.1, max_steps=60), body=[Dense.Params()], dev=None)
+  p = make_params(
+    train=make_params(lr=0.1, max_steps=60), body=[Dense.Params()], dev=None
+  )
   p.Set(**{"train.lr": 0.5, "dev": "x"})
   assert p.Describe() == (
     "body\n"
@@ -312,7 +316,7 @@ def test_the_help_has_every_key_with_description_and_changed_default() -> None:
 
 
 def test_what_has_no_default_is_shown_without_one() -> None:
-  p = _params(body=[])
+  p = make_params(body=[])
   p.body.append(Dense.Params())
   assert f"body[0].cls : {DENSE}\n    What" in p.Describe()
 
@@ -325,7 +329,7 @@ def test_long_descriptions_are_indented_whole() -> None:
 
 
 def test_a_default_that_was_a_params_is_named_so() -> None:
-  p = _params(train=_params(lr=0.1)).Set(train=None)
+  p = make_params(train=make_params(lr=0.1)).Set(train=None)
   assert p.Describe() == "train : None (default Params)\n    The train.\n"
   assert Params().Describe() == ""
 
@@ -334,8 +338,10 @@ def test_a_default_that_was_a_params_is_named_so() -> None:
 
 
 def test_differences_show_both_sides_and_nested_ones() -> None:
-  a = _params(x=1, same=2, sub=_params(y="a", deep=_params(z=True)))
-  b = _params(x=3, same=2, sub=_params(y="b", deep=_params(z=False)), new=[])
+  a = make_params(x=1, same=2, sub=make_params(y="a", deep=make_params(z=True)))
+  b = make_params(
+    x=3, same=2, sub=make_params(y="b", deep=make_params(z=False)), new=[]
+  )
   assert a.TextDiff(b) == (
     "< new: []\n"
     "? sub:\n"
@@ -350,8 +356,8 @@ def test_differences_show_both_sides_and_nested_ones() -> None:
 
 
 def test_sequences_differ_item_by_item() -> None:
-  a = _params(l=[1, 2, [3, 4]], t=(1,), k=[1])
-  b = _params(l=[1, 5, [3, 6], 7], t=(), k=(1,))
+  a = make_params(l=[1, 2, [3, 4]], t=(1,), k=[1])
+  b = make_params(l=[1, 5, [3, 6], 7], t=(), k=(1,))
   assert a.TextDiff(b) == (
     "> k: [1]\n"
     "< k: (1,)\n"
@@ -365,24 +371,24 @@ def test_sequences_differ_item_by_item() -> None:
 
 
 def test_params_in_sequences_differ_key_by_key() -> None:
-  a = _params(l=[Dense.Params(), Dense.Params()])
-  b = _params(l=[Dense.Params().Set(dim=4)])
+  a = make_params(l=[Dense.Params(), Dense.Params()])
+  b = make_params(l=[Dense.Params().Set(dim=4)])
   assert a.TextDiff(b) == (
     f"? l[0]:\n>   dim: 3\n<   dim: 4\n> l[1].cls: {DENSE}\n> l[1].dim: 3\n"
   )
 
 
 def test_dicts_differ_key_by_key() -> None:
-  a = _params(d={"same": 1, "x": 2, "a": 3})
-  b = _params(d={"same": 1, "x": 4, 5: None})
+  a = make_params(d={"same": 1, "x": 2, "a": 3})
+  b = make_params(d={"same": 1, "x": 4, 5: None})
   assert a.TextDiff(b) == "> d['x']: 2\n< d['x']: 4\n> d['a']: 3\n< d[5]: None\n"
 
 
 def test_a_params_on_one_side_is_listed_whole() -> None:
-  a = _params(sub=_params(x=1, y=_params(z=2)), empty=Params())
-  b = _params(sub=None)
+  a = make_params(sub=make_params(x=1, y=make_params(z=2)), empty=Params())
+  b = make_params(sub=None)
   assert a.TextDiff(b) == "> empty: {}\n> sub.x: 1\n> sub.y.z: 2\n< sub: None\n"
 
 
 def test_equal_params_have_no_difference() -> None:
-  assert _tree().TextDiff(_tree()) == ""
+  assert make_tree().TextDiff(make_tree()) == ""

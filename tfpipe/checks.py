@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any, TypeVar
 
 from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", str, int)
+
+# The smallest number that float32 keeps in full; TensorFlow takes smaller ones for 0.
+_TINY = 2.0**-126
 
 
 def check_number(owner: object, params: Params, name: str, interval: str) -> float:
-  """Returns the number `params.name` if it lies in an interval.
+  """Returns the number `params.name` if it lies in an interval, in float32 as well.
 
   Args:
     owner: the object the Params belong to; its class is named in the message.
@@ -21,29 +27,36 @@ def check_number(owner: object, params: Params, name: str, interval: str) -> flo
 
   Raises:
     TypeError: the value is no number.
-    ValueError: the value lies outside, or is NaN.
+    ValueError: the value lies outside, or is NaN; or it is rounded to what lies
+      outside, to 0 or to infinity, in the float32 of all arithmetic.
   """
   value = params.Get(name)
-  _check_type(owner, name, value, (int, float), f"a number in {interval}")
-  low, high = (float(end) for end in interval[1:-1].split(","))
-  above = value >= low if interval[0] == "[" else value > low
-  below = value <= high if interval[-1] == "]" else value < high
-  if not (above and below):
-    raise ValueError(_message(owner, name, value, f"a number in {interval}"))
+  allowed = f"a number in {interval}"
+  _check_type(owner, name, value, (int, float), allowed)
+  if not _is_in(value, interval):
+    raise ValueError(_message(owner, name, value, allowed))
+  rounded = _float32(value)
+  if not _is_in(rounded, interval) or (rounded == 0 and value != 0):
+    allowed += f" in float32 too, where it becomes {rounded:g}"
+    raise ValueError(_message(owner, name, value, allowed))
   return float(value)
 
 
-def check_count(owner: object, params: Params, name: str, minimum: int) -> int:
-  """Returns the integer `params.name` if it is at least `minimum`.
+def check_count(
+  owner: object, params: Params, name: str, minimum: int, maximum: int | None = None
+) -> int:
+  """Returns the integer `params.name` if it is at least `minimum`, at most `maximum`.
 
   Raises:
     TypeError: the value is no integer.
-    ValueError: the value is smaller.
+    ValueError: the value is smaller, or larger.
   """
   value = params.Get(name)
   allowed = f"an integer of at least {minimum}"
+  if maximum is not None:
+    allowed += f" and at most {maximum}"
   _check_type(owner, name, value, (int,), allowed)
-  if value < minimum:
+  if value < minimum or (maximum is not None and value > maximum):
     raise ValueError(_message(owner, name, value, allowed))
   return value
 
@@ -60,20 +73,30 @@ def check_bool(owner: object, params: Params, name: str) -> bool:
   return value
 
 
+def check_text(owner: object, params: Params, name: str) -> str:
+  """Returns the string `params.name`.
+
+  Raises:
+    TypeError: the value is no string.
+  """
+  value = params.Get(name)
+  _check_type(owner, name, value, (str,), "a string")
+  return value
+
+
 def check_choice(
-  owner: object, params: Params, name: str, choices: tuple[str, ...]
-) -> str:
-  """Returns the string `params.name` if it is one of the choices.
+  owner: object, params: Params, name: str, choices: tuple[Choice, ...]
+) -> Choice:
+  """Returns the string or integer `params.name` if it is one of the choices.
 
   Raises:
     ValueError: it isn't.
   """
   value = params.Get(name)
-  if value not in choices:
+  if isinstance(value, bool) or value not in choices:
     allowed = "one of " + ", ".join(repr(choice) for choice in choices)
-    raise ValueError(
-      _message(owner, name, value, allowed) + nearest(str(value), choices)
-    )
+    hint = nearest(str(value), [str(choice) for choice in choices])
+    raise ValueError(_message(owner, name, value, allowed) + hint)
   return value
 
 
@@ -88,6 +111,22 @@ def instantiate(owner: object, params: Params, name: str, base: type[T]) -> T:
     allowed = f"the Params of a class derived from {base.__name__}"
     raise TypeError(_message(owner, name, value, allowed))
   return value.Instantiate()
+
+
+def _is_in(value: float, interval: str) -> bool:
+  low, high = (float(end) for end in interval[1:-1].split(","))
+  above = value >= low if interval[0] == "[" else value > low
+  below = value <= high if interval[-1] == "]" else value < high
+  return above and below
+
+
+def _float32(value: float) -> float:
+  """Gives the number that float32 makes of a number."""
+  try:
+    (rounded,) = struct.unpack("f", struct.pack("f", float(value)))
+  except OverflowError:
+    return math.inf if value > 0 else -math.inf
+  return rounded if abs(rounded) >= _TINY else 0.0
 
 
 def _check_type(

@@ -112,6 +112,27 @@ class NestedMap(dict[str, Any]):
       return False
     return True
 
+  def GetSlice(self, paths: Iterable[str]) -> NestedMap:
+    """Makes a map of the values at some paths, at the same paths; leaves are shared.
+
+    Items of a list must be taken from its first on, for a list has no gaps. A tuple of
+    which only items are taken becomes a list.
+
+    Raises:
+      LookupError: a path leads nowhere, or an item before it is not among the paths.
+      TypeError: a path goes on below a leaf.
+    """
+    values = {path: self.GetItem(path) for path in paths}
+
+    def place(path: str) -> list[tuple[bool, str | int]]:
+      return [(isinstance(step, str), step) for step in spelling.split_path(path)]
+
+    result = NestedMap()
+    # A set of paths has no order, but the items of a list must come first to last.
+    for path in sorted(values, key=place):
+      result.Set(path, _copy(values[path]))
+    return result
+
   def Set(self, path: str, value: Any) -> None:
     """Sets the value at a path, making the maps and lists on its way.
 
@@ -179,16 +200,28 @@ class NestedMap(dict[str, Any]):
     """Tells whether both have one structure, so `a.Pack(b.Flatten()) == b`."""
     return self.Transform(lambda _: None) == NestedMap(other).Transform(lambda _: None)
 
-  def Update(self, other: Mapping[str, Any]) -> None:
-    """Merges another map into this one, in place.
+  def Update(self, other: Mapping[str, Any]) -> NestedMap:
+    """Merges another map into this one, in place; leaves are shared.
 
-    A dict that meets a dict is merged, key by key; all else is replaced.
+    A dict that meets a dict is merged, key by key; all else is replaced. Lingvo merges
+    lists as well, item by item; here the list of `other` replaces the one it meets.
+
+    Returns:
+      self
     """
     _merge(self, other)
+    return self
+
+  def Union(self, other: Mapping[str, Any]) -> NestedMap:
+    """Makes a map of this one with another merged into it; see `Update`."""
+    return self.DeepCopy().Update(other)
 
   def DeepCopy(self) -> NestedMap:
-    """Copies the structure and shares the leaves; `copy.deepcopy` copies both."""
-    return self.Transform(lambda leaf: leaf)
+    """Copies the structure and shares the leaves.
+
+    `copy.deepcopy` copies both, as of any dict; Lingvo's shares the leaves.
+    """
+    return _copy(self)
 
   # Conversions.
 
@@ -286,12 +319,17 @@ def _map(fn: Callable[[str, Any], Any], nest: Any, path: str = "") -> Any:
   return fn(path, nest)
 
 
+def _copy(nest: Any) -> Any:
+  """Copies dicts, lists and tuples and shares the leaves."""
+  return _map(lambda _, leaf: leaf, nest)
+
+
 def _merge(target: dict[Any, Any], source: Mapping[Any, Any]) -> None:
   for key, value in source.items():
     if isinstance(target.get(key), dict) and isinstance(value, Mapping):
       _merge(target[key], value)
     else:
-      target[key] = value
+      target[key] = _copy(value)
 
 
 def _convert(nest: Any, kind: type[dict[str, Any]]) -> Any:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import copy
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfpipe import params_text, params_tree, spelling, value_text
+from tfpipe.params_copy import CopyFieldsSubsetTo, CopyFieldsTo
 from tfpipe.params_tree import Field
 
 if TYPE_CHECKING:
   from typing_extensions import Self
+
+__all__ = ["CopyFieldsSubsetTo", "CopyFieldsTo", "InstantiableParams", "Params"]
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -258,6 +261,17 @@ class Params(params_tree.Node):
     """
     return params_text.write(self, changed_only)
 
+  def ToTextWithTypes(self) -> str:
+    """Writes the text of `ToText`, a blank line, and `key : type` lines, sorted.
+
+    Over this text any Params with the same keys becomes equal, whatever the types of
+    the values that it had.
+
+    Raises:
+      TypeError: a value has no text from which it could be read back.
+    """
+    return f"{self.ToText()}\n{params_text.write_types(self)}"
+
   def Describe(self) -> str:
     """Writes every dotted key with its value, default (if changed) and description."""
     return params_text.describe(self)
@@ -269,22 +283,50 @@ class Params(params_tree.Node):
     """
     return "".join(f"{line}\n" for line in params_text.diff(self, other))
 
-  def FromText(self, text: str) -> Self:
+  def FromText(
+    self, text: str, type_overrides: Mapping[str, str] | None = None
+  ) -> Self:
     """Sets values from the text form: nothing if one of its lines is wrong.
 
     Blank lines and lines that begin with `#` are skipped. The rules for a value are
     those of `SetFromText`.
+
+    Args:
+      text: lines `key : value`.
+      type_overrides: by key, the name of the type that a value has whatever it was
+        before: `NoneType`, `bool`, `int`, `float`, `str`, `list`, `tuple`, `dict`, or
+        the type of what a `type/...` or `enum/...` refers to.
 
     Returns:
       self
 
     Raises:
       AttributeError: a key is unknown.
-      ValueError: a line or a value has the wrong form.
+      ValueError: a line or a value has the wrong form, or a type is given for a key
+        that the text does not set.
       TypeError: this Params is immutable.
     """
-    entries = params_text.read(text)
-    return self.Set(**{path: self._parse(path, raw) for path, raw in entries.items()})
+    entries, types = params_text.read(text), type_overrides or {}
+    for path in types:
+      if path not in entries:
+        hint = spelling.nearest_or_all(path, entries)
+        raise ValueError(f"{path} has a type, but the text does not set it{hint}")
+    return self.Set(
+      **{path: self._parse(path, raw, types.get(path)) for path, raw in entries.items()}
+    )
+
+  def FromTextWithTypes(self, text: str) -> Self:
+    """Sets values from the text of `ToTextWithTypes`, each to the type given there.
+
+    Returns:
+      self
+
+    Raises:
+      AttributeError: a key is unknown.
+      ValueError: a line, a value or a type has the wrong form, or types are missing.
+      TypeError: this Params is immutable.
+    """
+    return self.FromText(*params_text.split_types(text))
 
   def SetFromText(self, path: str, text: str) -> Self:
     """Sets one value from text, as `--set path=text` does.
@@ -308,8 +350,10 @@ class Params(params_tree.Node):
     """
     return self.Set(**{path: self._parse(path, text)})
 
-  def _parse(self, path: str, text: str) -> Any:
+  def _parse(self, path: str, text: str, kind: str | None = None) -> Any:
     current = self.Get(path)
+    if kind is not None:
+      return value_text.parse_as(text, kind, path)
     owner, name = self._container(path)
     default = owner._fields[name].default if isinstance(owner, Params) else current
     if isinstance(current, Params) and (default is not None or text.strip() != "None"):
@@ -349,46 +393,3 @@ class InstantiableParams(Params):
       if error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]} (building {place})", *error.args[1:])
       raise
-
-
-def CopyFieldsTo(
-  from_p: Params,
-  to_p: Params,
-  skip: Iterable[str] = (),
-  ignore_unknown_keys: bool = False,
-) -> Params:
-  """Copies values, all but `cls`, from one Params to another; lists and Params deeply.
-
-  Args:
-    from_p: the source.
-    to_p: the destination. Keys that only it has stay as they are.
-    skip: more names that are not copied.
-    ignore_unknown_keys: leave out the keys that the destination lacks.
-
-  Returns:
-    to_p
-
-  Raises:
-    AttributeError: the destination lacks a key, or the source one of `skip`.
-    TypeError: the destination is immutable.
-  """
-  skip = {*skip, "cls"}
-  for name in skip - {"cls"}:
-    from_p.Get(name)
-  names = [name for name in from_p.GetKeys() if name not in skip]
-  if ignore_unknown_keys:
-    names = [name for name in names if name in to_p]
-  return CopyFieldsSubsetTo(from_p, to_p, names)
-
-
-def CopyFieldsSubsetTo(from_p: Params, to_p: Params, fields: Iterable[str]) -> Params:
-  """Copies the values of the named keys from one Params to another.
-
-  Returns:
-    to_p
-
-  Raises:
-    AttributeError: one of both lacks a key.
-    TypeError: the destination is immutable.
-  """
-  return to_p.Set(**{name: copy.deepcopy(from_p.Get(name)) for name in fields})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from tfpipe import spelling
@@ -30,18 +31,32 @@ def _root(params: Node) -> Field:
   return Field("", params, params, "")
 
 
+def _leaves(params: Node) -> Iterator[tuple[str, Field]]:
+  """Yields what has a line of its own, with its path."""
+  for path, field in walk("", _root(params)):
+    if not holds_params(field.value):
+      yield path, field
+
+
 def _is_changed(field: Field) -> bool:
   return field.value != field.default
 
 
 def write(params: Node, changed_only: bool) -> str:
   """Writes a Params as sorted `key : value` lines; see `Params.ToText`."""
-  leaves = (
+  lines = (
     f"{path} : {format_value(field.value, path)}\n"
-    for path, field in walk("", _root(params))
-    if not holds_params(field.value) and (not changed_only or _is_changed(field))
+    for path, field in _leaves(params)
+    if not changed_only or _is_changed(field)
   )
-  return "".join(leaves)
+  return "".join(lines)
+
+
+def write_types(params: Node) -> str:
+  """Writes the name of each value's type as sorted `key : type` lines."""
+  return "".join(
+    f"{path} : {type(field.value).__name__}\n" for path, field in _leaves(params)
+  )
 
 
 def describe(params: Node) -> str:
@@ -87,6 +102,22 @@ def read(text: str) -> dict[str, str]:
       raise ValueError(f"line {number}: {key} is given twice")
     entries[key] = value.rstrip()
   return entries
+
+
+def split_types(text: str) -> tuple[str, dict[str, str]]:
+  """Splits what `Params.ToTextWithTypes` writes into values and types by key.
+
+  Raises:
+    ValueError: there is no blank line, or a type line has another form.
+  """
+  # A string may hold blank lines, so what follows the last one are the types.
+  values, blank, types = text.rstrip().rpartition("\n\n")
+  if text.strip() and not blank:
+    raise ValueError("expected lines 'key : value', a blank line, lines 'key : type'")
+  try:
+    return values, read(types)
+  except ValueError as error:
+    raise ValueError(f"after the last blank line, among the types: {error}") from None
 
 
 def diff(mine: Node, theirs: Node) -> list[str]:

@@ -113,6 +113,32 @@ def parse(text: str, current: Any, default: Any, path: str) -> Any:
   return _coerce(_evaluate(word, path), like, path)
 
 
+def parse_as(text: str, kind: str, path: str) -> Any:
+  """Reads a value of the type named `kind` for the parameter at `path` from text.
+
+  Raises:
+    ValueError: the text is no value of this type, or no value has a type so named.
+  """
+  word = text.strip()
+  for scalar, parse_scalar in _SCALARS.items():
+    if kind == scalar.__name__:
+      return parse_scalar(text, path)
+  for empty in ([], (), {}):
+    if kind == type(empty).__name__:
+      return _coerce(_evaluate(word, path), empty, path)
+  if kind != "NoneType" and not word.startswith(("type/", "enum/")):
+    known = ("NoneType", "bool", "int", "float", "str", "list", "tuple", "dict")
+    hint = spelling.nearest(kind, known)
+    raise ValueError(
+      f"{path}: the type {kind!r} is none of {', '.join(known)}{hint}; other types "
+      f"have values type/module/Name or enum/module/Class.MEMBER; got {text!r}"
+    )
+  value = _evaluate(word, path)
+  if type(value).__name__ != kind:
+    raise ValueError(f"{path} takes a value of type {kind}; got {text!r}")
+  return value
+
+
 def _refusal(path: str, like: Any, got: str) -> ValueError:
   """Makes the error for a value of another type than `like`."""
   kind = "class or function" if callable(like) else type(like).__name__

@@ -257,6 +257,20 @@ def check_flags(
     )
 
 
+def prepare(dataset: str, source: str, data_dir: Path, manual_dir: str) -> Path:
+  """Prepares a data set, and gives its folder."""
+  if dataset in FROM_TFDS:
+    return prepare_with_tfds(dataset, data_dir, manual_dir)
+  with tempfile.TemporaryDirectory() as folder:
+    scratch = Path(folder)
+    if dataset == "fashion_mnist":
+      return write_fashion_mnist(load_fashion_mnist(source, scratch), data_dir)
+    if dataset == "shakespeare":
+      return write_shakespeare(load_shakespeare(source, scratch), data_dir)
+    arrays = load_fashion_mnist(source, scratch)
+    return write_shipped(arrays, load_shakespeare(source, scratch), data_dir)
+
+
 def main(argv: Sequence[str]) -> None:
   """Prepares what the flags say and prints where it is."""
   if len(argv) > 1:
@@ -269,17 +283,10 @@ def main(argv: Sequence[str]) -> None:
   except ValueError as error:
     raise app.UsageError(str(error)) from error
   data_dir = Path(_DATA_DIR.value).expanduser()
-  with tempfile.TemporaryDirectory() as folder:
-    scratch = Path(folder)
-    if dataset == "fashion_mnist":
-      made = write_fashion_mnist(load_fashion_mnist(source, scratch), data_dir)
-    elif dataset == "shakespeare":
-      made = write_shakespeare(load_shakespeare(source, scratch), data_dir)
-    elif dataset == "shipped":
-      arrays = load_fashion_mnist(source, scratch)
-      made = write_shipped(arrays, load_shakespeare(source, scratch), data_dir)
-    else:
-      made = prepare_with_tfds(dataset, data_dir, _MANUAL_DIR.value)
+  try:
+    made = prepare(dataset, source, data_dir, _MANUAL_DIR.value)
+  except (LookupError, ValueError, OSError, subprocess.CalledProcessError) as error:
+    sys.exit(f"error: {error}")
   print(f"Prepared {dataset} in {made}")
 
 

@@ -180,20 +180,21 @@ def test_a_batch_larger_than_the_data_is_refused():
 
 
 @pytest.mark.parametrize(
-  ("key", "value", "words"),
+  ("key", "value", "error", "words"),
   [
-    ("batch_size", 0, r"NumberInput.batch_size .* at least 1; got 0"),
-    ("batch_size", 2.0, r"batch_size must be an integer .* got 2.0"),
-    ("batch_size", True, r"batch_size must be an integer .* got True"),
-    ("seed", -1, r"seed must be an integer of at least 0 and at most 2147483647"),
-    ("shuffle", 1, r"shuffle must be True or False; got 1"),
-    ("repeat", "no", r"repeat must be True or False; got 'no'"),
-    ("last_batch", "pads", r"one of 'drop', 'pad'; got 'pads'.*pad"),
-    ("name", 3, r"name must be a string; got 3"),
+    ("batch_size", 0, ValueError, "= 0: it must be an integer of at least 1"),
+    ("batch_size", 2.0, TypeError, r"= 2\.0: it must be an integer of at least 1"),
+    ("batch_size", True, TypeError, "= True: it must be an integer of at least 1"),
+    ("seed", -1, ValueError, "= -1: it must be .* at least 0 and at most 2147483647"),
+    ("seed", 2**31, ValueError, "= 2147483648: it must be an integer .* 2147483647"),
+    ("shuffle", 1, TypeError, "= 1: it must be True or False"),
+    ("repeat", "no", TypeError, "= 'no': it must be True or False"),
+    ("last_batch", "pads", ValueError, "= 'pads': .*'drop', 'pad'; did you mean 'pad'"),
+    ("name", 3, TypeError, "= 3: it must be a string"),
   ],
 )
-def test_bad_fields_are_refused_when_the_input_is_made(key, value, words):
-  with pytest.raises(ValueError, match=words):
+def test_bad_fields_are_refused_when_the_input_is_made(key, value, error, words):
+  with pytest.raises(error, match=rf"^NumberInput\.{key} {words}"):
     make(**{key: value})
 
 

@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from models.transformer.block import TransformerBlock
 from models.transformer.language_model import TransformerLm
 from tests.layers.run_layer import call, gradients, start_values
+from tfpipe import registry
 from tfpipe.cost import ArraySpec
 from tfpipe.nested_map import NestedMap
 
@@ -61,6 +63,63 @@ def test_parameters_are_those_of_the_paper(num_layers, parameters):
   assert len(costs) == num_layers + 2
   assert sum(cost.param_count for cost in costs) == parameters
   assert sum(cost.param_bytes for cost in costs) == 4 * parameters
+
+
+def _weights(params):
+  """Lists name and shape of every weight, in order."""
+  return [
+    (f"{layer.name}/{path}", weight.shape)
+    for layer in params.Instantiate().Layers()
+    for path, weight in layer.Instantiate().weights().items()
+    if not weight.tied_to
+  ]
+
+
+# Checkpoints, start values and seeds go by these names.
+BLOCK = {
+  "attention_norm/scale": (2048,),
+  "attention_norm/bias": (2048,),
+  "attention/qkv/w": (2048, 3 * 2048),
+  "attention/qkv/b": (3 * 2048,),
+  "attention/output/w": (2048, 2048),
+  "attention/output/b": (2048,),
+  "ff_norm/scale": (2048,),
+  "ff_norm/bias": (2048,),
+  "ff/hidden/w": (2048, 8192),
+  "ff/hidden/b": (8192,),
+  "ff/output/w": (8192, 2048),
+  "ff/output/b": (2048,),
+}
+
+
+def test_names_and_shapes_of_the_papers_weights_are_pinned():
+  params = registry.Get("lm.paper.Transformer3")().Task()
+  blocks = [
+    (f"layer_{i}/{name}", shape) for i in range(3) for name, shape in BLOCK.items()
+  ]
+  expected = [
+    ("embedding/w", (32_000, 2048)),
+    *blocks,
+    ("softmax/w", (2048, 32_000)),
+    ("softmax/b", (32_000,)),
+  ]
+  assert _weights(params) == expected
+  # The paper's first count, by its formula and by the table above.
+  d, f, v = 2048, 8192, 32_000
+  formula = 3 * (4 * d * d + 4 * d + 2 * d * f + f + d + 4 * d) + 2 * v * d + v
+  assert sum(math.prod(shape) for _, shape in expected) == formula == 282_178_816
+
+
+def test_names_and_shapes_of_the_options_weights_are_pinned():
+  fields = {"tie_embeddings": True, "final_norm": True, "positions": "learned"}
+  weights = _weights(_lm(num_layers=1, **fields))
+  assert [weight for weight in weights if not weight[0].startswith("layer_0/")] == [
+    ("embedding/w", (11, 8)),
+    ("embedding/positions", (6, 8)),
+    ("final_norm/scale", (8,)),
+    ("final_norm/bias", (8,)),
+    ("softmax/b", (11,)),
+  ]
 
 
 @pytest.mark.parametrize(

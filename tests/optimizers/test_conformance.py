@@ -76,6 +76,10 @@ def test_state_has_the_names_shapes_and_values_of_the_specs(tf, row):
       np.testing.assert_array_equal(state[entry].numpy(), value)
       assert state[entry].numpy().size == spec.size
       assert state[entry].dtype == tf.float32
+  shapes = {name: value.shape for name, value in WEIGHTS.items()}
+  for kind, num_bytes in training.learner.state_bytes(shapes).items():
+    variables = [state[entry] for entry in state if entry.startswith(f"{kind}/")]
+    assert num_bytes == sum(variable.numpy().nbytes for variable in variables)
 
 
 def test_state_copied_in_an_accumulation_window_goes_on_bit_for_bit(tf, row):

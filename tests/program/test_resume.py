@@ -61,6 +61,38 @@ def test_a_run_interrupted_at_every_step_equals_one_that_was_never_interrupted(
   assert training.differences(training.newest(tmp_path), expected) == []
 
 
+def records(folder):
+  """Gives all that the metrics file says of training, but for the speed."""
+  found = training.metrics(folder, "train")
+  for record in found:
+    del record["examples/s"]
+  return found
+
+
+@pytest.mark.parametrize("name", [IMAGE, TEXT])
+def test_every_loss_printed_by_an_interrupted_run_is_that_of_one_never_interrupted(
+  tf, tmp_path, name
+):
+  overrides = ("pipeline.num_micro_batches=4", "task.learner.accumulate_steps=3")
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  training.train(whole, name, "train.max_steps=8", *overrides, *layout(1))
+  expected = records(whole)
+  assert [record["step"] for record in expected] == list(range(1, 9))
+  assert len({record["loss"] for record in expected}) == 8
+
+  # Steps 2, 5 and 7 are inside a window of three steps.
+  training.train(parts, name, "train.max_steps=2", *overrides, *layout(2))
+  training.train(parts, name, "train.max_steps=5", *overrides, *layout(3, "1f1b"))
+  # As if it had been killed before it saved: step 5 comes again.
+  (parts / "checkpoint-00000005.npz").unlink()
+  training.train(parts, name, "train.max_steps=7", *overrides, *layout(1))
+  training.train(parts, name, "train.max_steps=8", *overrides, *layout(2, "gpipe"))
+  found = records(parts)
+  assert [record["step"] for record in found] == [1, 2, 3, 4, 5, 5, 6, 7, 8]
+  assert found.pop(4) == found[4]
+  assert found == expected
+
+
 def test_evaluating_on_the_way_changes_nothing(tmp_path, uninterrupted):
   overrides = ("train.max_steps=6", "train.eval_interval_steps=1", ACCUMULATES)
   training.train(tmp_path, IMAGE, *overrides, *layout(1), evaluates=True)

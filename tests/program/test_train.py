@@ -3,7 +3,7 @@ import pytest
 
 from tests.program import command, reference, training
 from tests.program.training import IMAGE, TEXT
-from tfpipe.program.train import Trainer
+from tfpipe.program.train import Trainer, restore_newest
 
 POISONED = "tests.program.tiny.Poisoned"
 BAD_LOSS = "tests.program.tiny.BadLoss"
@@ -155,6 +155,43 @@ def test_a_skipped_update_changes_nothing_and_is_shown(tf, tmp_path, capsys):
   assert message in capsys.readouterr().out
   third = training.metrics(tmp_path / "6", "train")[2]
   assert third["loss"] is None
+
+
+@pytest.mark.parametrize(
+  ("value", "policy", "accumulate_steps"),
+  [("nan", "stop", 1), ("inf", "skip", 1), ("-inf", "stop", 3), ("nan", "skip", 3)],
+)
+def test_a_bad_number_in_one_micro_batch_leaves_every_weight_as_it_was(
+  tf, tmp_path, capsys, value, policy, accumulate_steps
+):
+  # Example 19 is row 3 of step 3, the second of its four micro-batches.
+  overrides = (
+    f"input.bad_value={value}",
+    f"task.learner.nonfinite={policy}",
+    f"task.learner.accumulate_steps={accumulate_steps}",
+    "pipeline.num_micro_batches=4",
+    *FOUR_DEVICES,
+  )
+  training.train(tmp_path, POISONED, "train.max_steps=2", *overrides)
+  before = training.newest(tmp_path).arrays
+  run = training.make_run(POISONED, "train.max_steps=3", *overrides)
+  assert restore_newest(run, tmp_path)
+  place = "step 3: the loss of micro-batch 1 is not finite: update"
+  if policy == "stop":
+    with pytest.raises(
+      FloatingPointError, match=f"^{place} not applied: the gradients"
+    ):
+      Trainer(run, tmp_path, evaluates=False).train()
+  else:
+    Trainer(run, tmp_path, evaluates=False).train()
+    assert f"{place} skipped, 1 in a row\n" in capsys.readouterr().out
+  after = run.checkpoint().arrays
+  changed = {n for n in before if before[n].tobytes() != after[n].tobytes()}
+  # What was gathered in a window is dropped with the bad number.
+  kinds = {name.split("/")[0] for name in changed - {"step"}}
+  assert kinds == {"learner"} | ({"accumulators"} if accumulate_steps > 1 else set())
+  assert not any(after[name].any() for name in changed if "accumul" in name)
+  assert "learner/step" not in changed
 
 
 def test_more_skips_in_a_row_than_allowed_stop_the_run(tf, tmp_path):

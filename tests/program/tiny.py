@@ -6,8 +6,9 @@ from typing import Any
 
 from models.transformer.language_model import TransformerLm
 from tfpipe import experiment, registry
+from tfpipe.checks import check_count
 from tfpipe.cost import ArraySpec, LayerCost
-from tfpipe.input.base import Reader, Rows, check_int
+from tfpipe.input.base import Reader, Rows
 from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.input.text_input import SyntheticTextInput
 from tfpipe.layers import rng
@@ -117,18 +118,19 @@ class BadLossLayer(ClassifierLoss):
 
 
 class PoisonedImageInput(SyntheticImageInput):
-  """Images, those with some numbers NaN."""
+  """Images, some of them nothing but one bad value."""
 
   @classmethod
   def Params(cls) -> InstantiableParams:
     p = super().Params()
     p.Define("first_bad", 0, "Number of the first bad example since step 0.")
     p.Define("num_bad", 1, "How many are bad.")
+    p.Define("bad_value", float("nan"), "What they are made of.")
     return p
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_int(params, "first_bad", low=0)
+    check_count(self, params, "first_bad", 0)
 
   def _reader(self) -> Reader:
     read, p = super()._reader(), self.params
@@ -137,7 +139,8 @@ class PoisonedImageInput(SyntheticImageInput):
       batch = read(rows)
       after = rows.counters - p.first_bad
       bad = (after >= 0) & (after < p.num_bad)
-      batch["image"] = tf.where(bad[:, None, None, None], float("nan"), batch["image"])
+      image = batch["image"]
+      batch["image"] = tf.where(bad[:, None, None, None], p.bad_value, image)
       return batch
 
     return poisoned

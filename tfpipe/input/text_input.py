@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tfpipe.checks import check_choice, check_count, check_text
 from tfpipe.cost import ArraySpec
 from tfpipe.input import embedded
-from tfpipe.input.base import Input, Reader, Rows, check_choice, check_int, check_text
+from tfpipe.input.base import Input, Reader, Rows
+from tfpipe.input.synthetic import SyntheticInput
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.params import InstantiableParams
@@ -27,7 +29,6 @@ from tfpipe.params import InstantiableParams
 NO_CHARACTER = 0
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 VOCAB_SIZE = 1 + len(ALPHABET)
-SPLITS = ("train", "test")
 
 
 def encode(text: str, source: str) -> np.ndarray:
@@ -68,7 +69,7 @@ class TextInput(Input):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_int(params, "seq_len", low=1)
+    check_count(self, params, "seq_len", 1)
 
   @property
   def vocab_size(self) -> int:
@@ -117,9 +118,9 @@ class CharTextInput(TextInput):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_text(params, "text_dir")
+    check_text(self, params, "text_dir")
     if not params.text_dir:
-      check_choice(params, "split", SPLITS)
+      check_choice(self, params, "split", embedded.SPLITS)
 
   @property
   def vocab_size(self) -> int:
@@ -182,7 +183,7 @@ class CharTextInput(TextInput):
     return read
 
 
-class SyntheticTextInput(TextInput):
+class SyntheticTextInput(SyntheticInput, TextInput):
   """Random ids without padding, at any size, for benchmarks; a function of the seed.
 
   Example i of a split is the window that starts at place i of one row of random ids.
@@ -193,29 +194,20 @@ class SyntheticTextInput(TextInput):
     """Gives the Params of a synthetic text input."""
     p = super().Params()
     p.Define("vocab_size", 1024, "Ids are in [1, vocab_size).")
-    p.Define("num_examples", 1024, "Examples of each split.")
     return p
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_choice(params, "split", SPLITS)
-    check_int(params, "vocab_size", low=2)
-    check_int(params, "num_examples", low=1)
+    check_count(self, params, "vocab_size", 2)
 
   @property
   def vocab_size(self) -> int:
     """Ids are in [1, vocab_size)."""
     return self.params.vocab_size
 
-  @property
-  def num_examples(self) -> int:
-    """Examples of the split."""
-    return self.params.num_examples
-
   def _reader(self) -> Reader:
     p = self.params
-    random = np.random.Generator(np.random.Philox(key=[p.seed, SPLITS.index(p.split)]))
-    row = random.integers(1, p.vocab_size, size=p.num_examples + p.seq_len)
+    row = self._random().integers(1, p.vocab_size, size=p.num_examples + p.seq_len)
     with tf.device("CPU:0"):
       stream = tf.constant(row, tf.int32)
     return lambda rows: self._cut(stream, rows.ids, rows.real)

@@ -13,7 +13,8 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.input.base import check_int, check_text, permuted
+from tfpipe.checks import check_count, check_text
+from tfpipe.input.base import permuted
 from tfpipe.input.image_input import AugmentedImageInput
 from tfpipe.lazy import tf
 from tfpipe.params import InstantiableParams
@@ -55,9 +56,10 @@ class TfdsImageInput(AugmentedImageInput):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    check_text(params, "dataset", "data_dir")
-    check_int(params, "num_classes", low=1)
-    check_int(params, "shuffle_block", low=1)
+    for key in ("dataset", "data_dir"):
+      check_text(self, params, key)
+    check_count(self, params, "num_classes", 1)
+    check_count(self, params, "shuffle_block", 1)
     if not params.dataset:
       raise ValueError("TfdsImageInput.dataset must be set, for example to 'cifar10'")
 

@@ -10,7 +10,7 @@ from tfpipe.optimizers.base import Optimizer, SlotSpec
 from tfpipe.params import InstantiableParams, Params
 
 if TYPE_CHECKING:
-  from tfpipe.optimizers.base import Slots
+  from tfpipe.optimizers.base import Slots, Tensor
 
 
 class Adafactor(Optimizer):
@@ -58,26 +58,21 @@ class Adafactor(Optimizer):
     }
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
     new_slots, move = self._precondition(grad, slots, step)
     move /= tf.maximum(1.0, _rms(move) / self._clip_threshold)
-    return weight - self._step_size(weight, learning_rate, step) * move, new_slots
+    return weight - self._step_size(weight, rate, step) * move, new_slots
 
   def _precondition(
-    self, grad: tf.Tensor, slots: Slots, step: tf.Tensor
-  ) -> tuple[Slots, tf.Tensor]:
+    self, grad: Tensor, slots: Slots, step: Tensor
+  ) -> tuple[Slots, Tensor]:
     """Returns the new slots and g/√V."""
     rate = tf.pow(step, -self._decay_exponent)
     square = tf.square(grad) + self._epsilon
 
-    def average(slot: str, value: tf.Tensor) -> tf.Tensor:
+    def average(slot: str, value: Tensor) -> Tensor:
       return (1 - rate) * slots[slot] + rate * value
 
     if "v" in slots:
@@ -91,10 +86,7 @@ class Adafactor(Optimizer):
     column_factor = tf.expand_dims(tf.math.rsqrt(column), axis=-2)
     return {"row": row, "column": column}, grad * row_factor * column_factor
 
-  def _step_size(
-    self, weight: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
-  ) -> tf.Tensor:
-    rate = learning_rate
+  def _step_size(self, weight: Tensor, rate: Tensor, step: Tensor) -> Tensor:
     if self._relative_step:
       rate = tf.minimum(rate, tf.math.rsqrt(step))
     if self._scale_parameter:
@@ -106,5 +98,5 @@ def _is_factored(shape: tuple[int, ...]) -> bool:
   return len(shape) >= 2 and min(shape[-2:]) > 1
 
 
-def _rms(x: tf.Tensor) -> tf.Tensor:
+def _rms(x: Tensor) -> Tensor:
   return tf.sqrt(tf.reduce_mean(tf.square(x)))

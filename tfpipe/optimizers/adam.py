@@ -11,7 +11,7 @@ from tfpipe.optimizers.base import Optimizer, SlotSpec
 from tfpipe.params import InstantiableParams, Params
 
 if TYPE_CHECKING:
-  from tfpipe.optimizers.base import Slots
+  from tfpipe.optimizers.base import Slots, Tensor
 
 
 class Adam(Optimizer):
@@ -43,19 +43,14 @@ class Adam(Optimizer):
     return {"m": SlotSpec(shape), "v": SlotSpec(shape)}
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
     first = self._beta1 * slots["m"] + (1 - self._beta1) * grad
     second = self._beta2 * slots["v"] + (1 - self._beta2) * tf.square(grad)
-    rate = learning_rate * _correction(self._beta1, step)
+    corrected = rate * _correction(self._beta1, step)
     root = tf.sqrt(second * _correction(self._beta2, step))
-    move = rate * first / (root + self._epsilon)
+    move = corrected * first / (root + self._epsilon)
     return weight - move, {"m": first, "v": second}
 
 
@@ -79,19 +74,14 @@ class AdamW(Adam):
     self._weight_decay = check_number(self, params, "weight_decay", "[0, inf)")
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
-    new_weight, new_slots = super().update(weight, grad, slots, learning_rate, step)
-    return new_weight - learning_rate * self._weight_decay * weight, new_slots
+    new_weight, new_slots = super().update(weight, grad, slots, rate, step)
+    return new_weight - rate * self._weight_decay * weight, new_slots
 
 
-def _correction(beta: float, step: tf.Tensor) -> tf.Tensor:
+def _correction(beta: float, step: Tensor) -> Tensor:
   """Returns `1/(1 - beta^step)` without the cancellation of that formula in float32."""
   if beta == 0:
     return tf.ones_like(step)

@@ -7,6 +7,7 @@ hand the same rule any tensors: those of a test, of a replica, of an older versi
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from tfpipe.params import InstantiableParams, Params
@@ -14,7 +15,8 @@ from tfpipe.params import InstantiableParams, Params
 if TYPE_CHECKING:
   import tensorflow as tf
 
-  Slots = dict[str, tf.Tensor]
+  Tensor = tf.Tensor
+  Slots = dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +34,12 @@ class SlotSpec:
   @property
   def size(self) -> int:
     """Number of elements."""
-    size = 1
-    for length in self.shape:
-      size *= length
-    return size
+    return math.prod(self.shape)
+
+  @property
+  def bytes(self) -> int:
+    """Memory of its elements."""
+    return 4 * self.size
 
 
 class Optimizer:
@@ -58,20 +62,15 @@ class Optimizer:
     raise NotImplementedError
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update of one weight; a pure function of its arguments.
 
     Args:
       weight: value before the update, float32, any shape.
       grad: gradient of the loss, same shape.
       slots: values of the slots named by `slot_specs`.
-      learning_rate: float32 scalar.
+      rate: the learning rate, float32 scalar.
       step: float32 scalar, the number of this update counted from 1.
 
     Returns:

@@ -127,6 +127,22 @@ class Learner:
       specs[f"accumulators/{name}"] = SlotSpec(shape)
     return specs
 
+  def state_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Returns the memory of what `create_state` makes, without TensorFlow.
+
+    Args:
+      shapes: shapes of the weights to train, by name.
+
+    Returns:
+      Bytes by kind: `slots`, `ema`, `accumulators`; 0 for what the Params don't ask
+      for. The learner's few scalars on the host are left out.
+    """
+    totals = {"slots": 0, "ema": 0, "accumulators": 0}
+    for name, shape in shapes.items():
+      for entry, spec in self.state_specs(name, shape).items():
+        totals[entry.partition("/")[0]] += spec.bytes
+    return totals
+
   def create_state(
     self, weights: Mapping[str, tf.Variable], l2_names: Collection[str] = ()
   ) -> None:

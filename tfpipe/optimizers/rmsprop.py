@@ -10,7 +10,7 @@ from tfpipe.optimizers.base import Optimizer, SlotSpec
 from tfpipe.params import InstantiableParams, Params
 
 if TYPE_CHECKING:
-  from tfpipe.optimizers.base import Slots
+  from tfpipe.optimizers.base import Slots, Tensor
 
 
 class RMSProp(Optimizer):
@@ -46,18 +46,12 @@ class RMSProp(Optimizer):
     return specs
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
-    mean_square = self._decay * slots["mean_square"] + (1 - self._decay) * tf.square(
-      grad
-    )
-    move = learning_rate * grad / tf.sqrt(mean_square + self._epsilon)
+    kept = self._decay * slots["mean_square"]
+    mean_square = kept + (1 - self._decay) * tf.square(grad)
+    move = rate * grad / tf.sqrt(mean_square + self._epsilon)
     new_slots = {"mean_square": mean_square}
     if self._momentum:
       move = self._momentum * slots["momentum"] + move

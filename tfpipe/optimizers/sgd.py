@@ -9,9 +9,7 @@ from tfpipe.optimizers.base import Optimizer, SlotSpec
 from tfpipe.params import InstantiableParams, Params
 
 if TYPE_CHECKING:
-  import tensorflow as tf
-
-  from tfpipe.optimizers.base import Slots
+  from tfpipe.optimizers.base import Slots, Tensor
 
 
 class SGD(Optimizer):
@@ -22,15 +20,10 @@ class SGD(Optimizer):
     return {}
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
-    return weight - learning_rate * grad, {}
+    return weight - rate * grad, {}
 
 
 class Momentum(Optimizer):
@@ -60,14 +53,9 @@ class Momentum(Optimizer):
     return {"momentum": SlotSpec(shape)}
 
   def update(
-    self,
-    weight: tf.Tensor,
-    grad: tf.Tensor,
-    slots: Slots,
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-  ) -> tuple[tf.Tensor, Slots]:
+    self, weight: Tensor, grad: Tensor, slots: Slots, rate: Tensor, step: Tensor
+  ) -> tuple[Tensor, Slots]:
     """Computes one update; see `Optimizer.update`."""
     velocity = self._momentum * slots["momentum"] + grad
     move = grad + self._momentum * velocity if self._nesterov else velocity
-    return weight - learning_rate * move, {"momentum": velocity}
+    return weight - rate * move, {"momentum": velocity}
