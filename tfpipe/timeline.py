@@ -39,8 +39,8 @@ class Timeline:
     spans: in any order, at least one.
     num_devices: devices, including those that had nothing to do.
 
-  Raises ValueError for no spans, an unknown device, and a span that ends before it
-  starts.
+  Raises ValueError for no spans, an unknown device, a time that is not finite, and a
+  span that ends before it starts.
   """
 
   spans: tuple[Span, ...]
@@ -54,6 +54,9 @@ class Timeline:
         raise ValueError(
           f"{span.action}: device is {span.device}, but there are {self.num_devices}"
         )
+      for name, secs in (("start", span.start), ("end", span.end)):
+        if not math.isfinite(secs):
+          raise ValueError(f"{span.action}: {name} is {secs}: expected a finite number")
       if span.end < span.start:
         raise ValueError(f"{span.action}: ends at {span.end}, before {span.start}")
 
@@ -70,12 +73,12 @@ class Timeline:
   @property
   def longest_span(self) -> Secs:
     """The longest time from one device's first start to its last end."""
-    lengths = []
-    for device in range(self.num_devices):
-      spans = [span for span in self.spans if span.device == device]
-      if spans:
-        lengths.append(max(s.end for s in spans) - min(s.start for s in spans))
-    return max(lengths)
+    starts: dict[int, Secs] = {}
+    ends: dict[int, Secs] = {}
+    for span in self.spans:
+      starts[span.device] = min(starts.get(span.device, span.start), span.start)
+      ends[span.device] = max(ends.get(span.device, span.end), span.end)
+    return max(ends[device] - start for device, start in starts.items())
 
   @property
   def busy(self) -> tuple[Secs, ...]:
