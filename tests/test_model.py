@@ -29,6 +29,10 @@ def test_every_parameter_is_described():
     ("pipeline.lengths", [3]),
     ("pipeline.remat", "none"),
     ("pipeline.schedule", "1f1b"),
+    ("pipeline.schedule", "zb_auto"),
+    ("pipeline.schedule", "of/mine.csv"),
+    ("pipeline.schedule", "mine.json"),
+    ("pipeline.layer_times", "times.json"),
     ("pipeline.xla", True),
     ("train.max_steps", 0),
     ("train.seed", 2**70),
@@ -42,6 +46,9 @@ def test_what_is_allowed_passes(path, value):
 _COUNTS = {
   "pipeline.num_partitions": 1,
   "pipeline.num_micro_batches": 1,
+  "pipeline.stages_per_device": 0,
+  "pipeline.group_size": 0,
+  "pipeline.num_pairs": 0,
   "train.log_interval_steps": 1,
   "train.save_interval_steps": 1,
   "train.keep_checkpoints": 1,
@@ -64,7 +71,7 @@ def test_counts_are_whole_numbers_from_their_least_value_on(path, least):
 def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
-  others = {"schedule", "remat", "lengths", "devices", "xla"}
+  others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
   assert paths == {*_COUNTS, *(f"pipeline.{key}" for key in others)}
 
 
@@ -75,6 +82,45 @@ def test_choices_are_one_of_the_names(key, value):
     model.check(make().Set(**{f"pipeline.{key}": value}))
 
 
+@pytest.mark.parametrize(
+  ("option", "allowed"),
+  [
+    (
+      "stages_per_device",
+      {"interleaved", "looped_bfs", "zb_v", "zb_interleaved", "dualpipe_v", "zb_auto"},
+    ),
+    ("group_size", {"interleaved", "zb_interleaved"}),
+    ("num_pairs", {"chimera", "chimera_doubling", "chimera_halving"}),
+  ],
+)
+def test_an_option_that_a_schedule_does_not_have_is_refused(option, allowed):
+  for name in (*model.SCHEDULES, "mine.csv"):
+    p = make().Set(**{"pipeline.schedule": name, f"pipeline.{option}": 2})
+    if name in allowed:
+      model.check(p)
+    else:
+      message = (
+        rf"^pipeline.{option}=2: must be 0 with schedule {name}; only .* take it"
+      )
+      with pytest.raises(ValueError, match=message):
+        model.check(p)
+
+
+@pytest.mark.parametrize("value", [None, 1, ("a",)])
+def test_layer_times_are_the_name_of_a_file(value):
+  with pytest.raises(
+    ValueError, match=r"^pipeline.layer_times=.*: must be the name of"
+  ):
+    model.check(make().Set(**{"pipeline.layer_times": value}))
+
+
+@pytest.mark.parametrize("value", ["mine.txt", "mine.csvx", "zb_aut"])
+def test_a_schedule_is_a_name_or_a_file(value):
+  message = rf"^pipeline.schedule='{value}': .*zb_auto, or a file .csv or .json"
+  with pytest.raises(ValueError, match=message):
+    model.check(make().Set(**{"pipeline.schedule": value}))
+
+
 @pytest.mark.parametrize("value", [None, 1, "True"])
 def test_switches_are_true_or_false(value):
   with pytest.raises(ValueError, match=r"^pipeline.xla=.*: must be True or False"):
@@ -82,7 +128,7 @@ def test_switches_are_true_or_false(value):
 
 
 @pytest.mark.parametrize(
-  "lengths", [(1, 2), (0,), (-1,), (True,), (2.0,), ("2",), 2, None, "2", {1: 2}]
+  "lengths", [(0,), (1, 0), (-1,), (True,), (2.0,), ("2",), 2, None, "2", {1: 2}]
 )
 def test_lengths_are_a_number_of_layers_for_each_cell(lengths):
   with pytest.raises(ValueError, match=r"^pipeline.lengths=.*: must be empty or hold"):

@@ -2,88 +2,20 @@ import math
 
 import pytest
 
+from tests.priced import BATCH, Priced, PricedLoss, PricedTask, network, params
 from tests.program import training
 from tests.program.training import IMAGE, TEXT
-from tfpipe import model, partition, plan
-from tfpipe.cost import ArraySpec
+from tfpipe import layer_times, partition, plan, schedule
+from tfpipe.hardware import Hardware
 from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.input.text_input import SyntheticTextInput
-from tfpipe.layers.base import Layer, WeightParams
+from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.layers.batch_norm import BatchNorm
-from tfpipe.nested_map import NestedMap
 from tfpipe.optimizers import Learner
-from tfpipe.task import Task
+from tfpipe.schedule import text
 
-BATCH, SIDE = 12, 5
-
-
-class Priced(Layer):
-  """Costs what its Params say; gives [batch, width]."""
-
-  @classmethod
-  def Params(cls):
-    p = super().Params()
-    p.Define("flops", 0, "For each example.")
-    p.Define("weights", 0, "Number of weights.")
-    p.Define("width", 1, "Numbers for each example that it gives.")
-    return p
-
-  def __init__(self, params):
-    super().__init__(params)
-    if params.flops < 0:
-      raise ValueError(f"Priced.flops = {params.flops}: it must be at least 0")
-    if params.weights:
-      self.CreateVariable("w", WeightParams((params.weights,)))
-
-  @classmethod
-  def FPropMeta(cls, params, *inputs):
-    rows = inputs[0].shape[0]
-    out = ArraySpec((rows, params.width))
-    return cls.Cost(params, out, flops=params.flops * rows)
-
-
-class PricedLoss(Priced):
-  SIDE_INPUTS = ("label",)
-
-  @classmethod
-  def FPropMeta(cls, params, *inputs):
-    x, side = inputs
-    scalar = ArraySpec(())
-    out = NestedMap(loss=(scalar, scalar))
-    assert list(side) == ["label"]
-    assert side.label.shape == x.shape[:1]
-    return cls.Cost(params, out, flops=params.flops * x.shape[0])
-
-
-class PricedTask(Task):
-  INPUT_FIELDS = ("image",)
-
-  @classmethod
-  def Params(cls):
-    p = super().Params()
-    p.Define("layers", [], "Params of the layers.")
-    return p
-
-  def Layers(self):
-    return self.params.layers
-
-
-def params(*flops, layers=None, task=PricedTask, **pipeline):
-  """Gives a run whose layers cost so many operations for each example."""
-  if layers is None:
-    layers = [
-      Priced.Params().Set(name=f"layer_{i}", flops=cost)
-      for i, cost in enumerate(flops[:-1])
-    ]
-    layers.append(PricedLoss.Params().Set(name="loss", flops=flops[-1]))
-  p = model.ModelParams(
-    "priced",
-    task.Params().Set(layers=layers),
-    SyntheticImageInput.Params().Set(batch_size=BATCH, image_size=SIDE),
-    None,
-  )
-  p.pipeline.Set(**pipeline)
-  return p
+# A FLOP takes half a second; a byte 1/8 of one, after 3 seconds.
+SLOW = Hardware("slow", 10**6, 4.0, "float32", 8.0, link_latency_secs=3, efficiency=0.5)
 
 
 def test_the_table_has_a_line_for_each_cell():
@@ -93,19 +25,21 @@ def test_the_table_has_a_line_for_each_cell():
     Priced.Params().Set(name="tail", flops=500, width=64),
     PricedLoss.Params().Set(name="loss", flops=1500, weights=5_600_000),
   ]
-  made = plan.make(params(layers=layers, num_partitions=2, num_micro_batches=3))
+  p = params(layers=layers, num_partitions=2, num_micro_batches=3, remat="cell")
+  made = plan.make(p)
   # Micro-batches of 4; a border of 4 · 512 numbers of 4 bytes; the loss gives two.
   assert plan.table(made).splitlines() == [
     "cell  layers  from  to    weights  FLOPs       share  border",
     "0     2       stem  body  1.2K     12.0 kFLOP  60.0%  8.0 KiB",
     "1     2       tail  loss  5.6M     8.0 kFLOP   40.0%  8 B",
   ]
-  assert made.imbalance == 1.2
+  # F, B, W, R of the cells: 3 + 2 + 3 + 3 kFLOP for each example, and 2 + 2 + 1.5 + 2.
+  assert made.imbalance == pytest.approx(11 / 9.25)
   assert plan.summary(made).startswith(
     "4 layers, 5.6M weights; schedule gpipe+R, 2 cells x 3 micro-batches; predicted "
     "bubble "
   )
-  assert plan.summary(made).endswith("%, slowest cell 1.20 x the mean")
+  assert plan.summary(made).endswith("%, busiest device 1.19 x the mean")
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
@@ -123,7 +57,8 @@ def test_recomputation_in_waiting_time_makes_the_bubble_smaller():
   # Device 0 has R0 done before its gradient comes:
   #   0: F0 F1 R0 .. .. .. BW0 BW0 R1 BW1 BW1
   #   1: .. F0 F1 R0 BW0 BW0 R1 BW1 BW1 .. ..
-  made = plan.make(params(3, 3, num_partitions=2, num_micro_batches=2, remat="cell"))
+  shape = {"num_partitions": 2, "num_micro_batches": 2}
+  made = plan.make(params(3, 3, remat="cell", **shape))
   assert made.bubble == pytest.approx(6 / 22)
   assert made.timeline.makespan == 11 * 3 * BATCH / 2
 
@@ -161,31 +96,217 @@ def test_totals_are_the_same_for_every_cut():
 
 
 def test_explicit_lengths_are_taken_as_they_are():
-  made = plan.make(params(9, 1, 1, 1, num_partitions=2, lengths=(3, 1)))
-  assert made.cells == ((0, 3), (3, 4))
+  made = plan.make(params(9, 1, 1, 1, num_partitions=2, lengths=(4, 1)))
+  assert made.cells == ((0, 4), (4, 5))
   assert made.imbalance == pytest.approx(11 * 2 / 12)
   balanced = plan.make(params(9, 1, 1, 1, num_partitions=2))
-  assert balanced.cells == ((0, 1), (1, 4))
+  assert balanced.cells == ((0, 2), (2, 5))
 
 
 @pytest.mark.parametrize("name", [IMAGE, TEXT])
-def test_the_plan_counts_the_weights_that_are_created_on_each_device(tf, name):
+def test_the_plan_counts_the_variables_that_are_created_on_each_device(tf, name):
   run = training.make_run(name, "pipeline.num_partitions=3")
   trainable = run.pipeline.trainable()
-  for device, (start, end) in zip(run.devices, run.plan.cells, strict=True):
-    costs = run.plan.costs[start:end]
+  state = run.learner.state()
+
+  def size(variables):
+    return 4 * sum(math.prod(v.shape) for v in variables)
+
+  for device, row in zip(run.devices, run.plan.stages, strict=True):
+    costs = run.plan.costs[slice(*run.plan.cells[row.stage])]
     here = {n: v for n, v in run.pipeline.weights.items() if device in v.device}
-    sizes = {n: math.prod(v.shape) for n, v in here.items()}
-    assert sum(cost.param_bytes for cost in costs) == 4 * sum(sizes.values())
-    counted = sum(size for n, size in sizes.items() if n in trainable)
-    assert sum(cost.param_count for cost in costs) == counted
+    assert sum(cost.param_bytes for cost in costs) == size(here.values())
+    learned = [v for n, v in here.items() if n in trainable]
+    assert 4 * sum(cost.param_count for cost in costs) == size(learned)
+    for kind, predicted in (("slots/", row.slots), ("ema/", row.averages)):
+      made = [v for n, v in state.items() if n.startswith(kind) and device in v.device]
+      assert predicted == size(made), kind
+    # A weight of another device that the stage uses is copied, and has a sum here.
+    assert row.weights >= size(here.values())
+    assert row.accumulators >= size(learned)
 
 
 def test_costs_are_those_of_a_micro_batch():
   whole = plan.make(params(7, 11))
   parts = plan.make(params(7, 11, num_micro_batches=4))
-  assert [cost.flops for cost in whole.costs] == [7 * BATCH, 11 * BATCH]
-  assert [cost.flops for cost in parts.costs] == [7 * BATCH / 4, 11 * BATCH / 4]
+  assert [cost.flops for cost in whole.costs] == [0, 7 * BATCH, 11 * BATCH]
+  assert [cost.flops for cost in parts.costs] == [0, 7 * BATCH / 4, 11 * BATCH / 4]
+
+
+def test_nobody_needs_the_gradient_at_the_input_of_the_network():
+  first, last = (cls.Params().Set(flops=5, weights=1) for cls in (Priced, PricedLoss))
+  made = plan.make(params(layers=[first.Set(name="a"), last.Set(name="b")]))
+  assert made.times.forward == (10 * BATCH,)
+  assert made.times.input_gradient == (5 * BATCH,)
+  assert made.times.weight_gradient == (10 * BATCH,)
+
+
+def test_a_cut_is_made_by_all_that_a_layer_takes_not_by_its_forward():
+  # Without weights there is no W: 2, 3, 3, 6 in place of 1, 1, 1, 3.
+  layers = network(1, 1, 1, 3)
+  layers[1].weights = 0
+  layers[4].weights = 0
+  made = plan.make(params(layers=layers, num_partitions=2))
+  # 0 + 2 + 3 + 3 | 6; by forwards it would be 3 | 3 as well, so by remat:
+  assert made.cells == ((0, 4), (4, 5))
+  layers = network(4, 2, 2)
+  layers[1].weights = 0  # 4 + 4 | 6 + 6, where by forwards 4 | 2 + 2
+  made = plan.make(params(layers=layers, num_partitions=2))
+  assert made.cells == ((0, 2), (2, 4))
+
+
+@pytest.mark.parametrize("name", schedule.NAMES)
+@pytest.mark.parametrize("remat", ["none", "cell", "layer"])
+def test_every_schedule_is_planned(name, remat):
+  shape = {"num_partitions": 2, "num_micro_batches": 4}
+  made = plan.make(params(*[1] * 8, schedule=name, remat=remat, **shape))
+  assert len(made.cells) == made.schedule.num_stages
+  assert made.schedule.num_devices == 2
+  assert {row.device for row in made.stages} == {0, 1}
+  assert min(made.device_bytes) > 0
+  assert made.too_small == ()
+  assert set(made.activations) == {remat, "cell" if remat == "none" else "none"}
+  assert plan.table(made).count("\n") == len(made.cells)
+
+
+def test_a_schedule_s_options_come_from_the_params():
+  p = params(*[1] * 12, schedule="interleaved", stages_per_device=3, num_partitions=2)
+  p.pipeline.Set(num_micro_batches=4, group_size=4)
+  made = plan.make(p)
+  assert len(made.cells) == 6
+  expected = schedule.make("interleaved", 2, 4, stages_per_device=3, group_size=4)
+  assert made.schedule == expected
+  p = params(1, 1, schedule="chimera", num_pairs=1, num_partitions=2)
+  assert len(plan.make(p.Set(**{"pipeline.num_micro_batches": 2})).stages) == 4
+
+
+def test_the_table_names_the_devices_of_a_cell_if_they_share_or_split():
+  shape = {"num_partitions": 2, "num_micro_batches": 4}
+  vee = plan.make(params(*[1] * 4, schedule="zb_v", **shape))
+  rows = [line.split()[:2] for line in plan.table(vee).splitlines()]
+  assert rows == [["cell", "device"], ["0", "0"], ["1", "1"], ["2", "1"], ["3", "0"]]
+  assert "4 cells on 2 devices x 4 micro-batches" in plan.summary(vee)
+  twice = plan.make(params(1, 1, schedule="chimera", **shape))
+  rows = [line.split()[:2] for line in plan.table(twice).splitlines()]
+  assert rows == [["cell", "device"], ["0", "0,1"], ["1", "1,0"]]
+
+
+def test_a_schedule_of_the_user_comes_from_a_file(tmp_path):
+  path = tmp_path / "mine.csv"
+  path.write_text(text.to_csv(schedule.make("1f1b", 2, 4)))
+  shape = {"schedule": str(path), "num_partitions": 2}
+  made = plan.make(params(1, 1, num_micro_batches=4, **shape))
+  assert made.schedule == schedule.make("1f1b", 2, 4)
+  with pytest.raises(ValueError, match=r"mine.csv: num_micro_batches is 3, but .* 4"):
+    plan.make(params(1, 1, num_micro_batches=3, **shape))
+  with pytest.raises(ValueError, match=r"mine.csv: remat is True, but the file's is F"):
+    plan.make(params(1, 1, num_micro_batches=4, remat="cell", **shape))
+  missing = str(tmp_path / "yours.json")
+  with pytest.raises(
+    LookupError, match=r"pipeline.schedule='.*yours.json': there is no"
+  ):
+    plan.make(params(1, 1, schedule=missing))
+
+
+def test_zb_auto_is_made_for_the_times_of_the_run():
+  shape = {"num_partitions": 2, "num_micro_batches": 6}
+  auto = plan.make(params(3, 1, 2, schedule="zb_auto", **shape))
+  assert auto.schedule.name == "zb_auto"
+  schedule.validate(auto.schedule)
+  for name in ("zb_h1", "zb_h2"):
+    fixed = plan.make(params(3, 1, 2, schedule=name, **shape))
+    assert auto.timeline.longest_span <= fixed.timeline.longest_span
+  auto = plan.make(params(*[1] * 4, schedule="zb_auto", stages_per_device=2, **shape))
+  assert len(auto.cells) == 4
+  # What is trained, without a name of hardware, is what was planned with one.
+  p = params(3, 1, 2, schedule="zb_auto", remat="cell", **shape)
+  assert plan.make(p).schedule == plan.make(p, SLOW).schedule
+
+
+def test_with_hardware_a_step_has_seconds_and_transfers():
+  shape = {"num_partitions": 2, "num_micro_batches": 1}
+  made = plan.make(params(5, 5, batch=1, **shape), SLOW)
+  # F 2.5 s; a number of 4 bytes is on its way for 3.5 s; BW 5 s.
+  assert made.step_secs == 2.5 + 3.5 + 2.5 + 5 + 3.5 + 5
+  assert plan.make(params(5, 5, batch=1, **shape)).step_secs is None
+  assert "predicted step 22 s, bubble " in plan.summary(made)
+  (note,) = made.notes
+  assert note == "times are FLOPs at 50% of the peak of slow, 4 FLOP/s in float32"
+
+
+def test_the_update_of_a_copied_stage_takes_its_weights_there_and_gradients_back():
+  shape = {"num_partitions": 2, "num_micro_batches": 2}
+  made = plan.make(params(5, 5, batch=2, schedule="chimera", **shape), SLOW)
+  # One weight of 4 bytes each way: twice 3.5 s.
+  assert made.times.update == (7, 7)
+  straight = plan.make(params(5, 5, batch=2, schedule="gpipe", **shape), SLOW)
+  assert straight.times.update == (0, 0)
+
+
+def test_devices_that_are_too_small_are_known():
+  shape = {"num_partitions": 2, "num_micro_batches": 1}
+  made = plan.make(params(5, 5, **shape), SLOW)
+  assert made.too_small == ()
+  need = made.device_bytes
+  assert need[0] > need[1]  # it has the pictures
+  small = Hardware("small", need[0] - 1, 1.0, "float32", 1.0)
+  assert plan.make(params(5, 5, **shape), small).too_small == (0,)
+  enough = Hardware("enough", need[0], 1.0, "float32", 1.0)
+  assert plan.make(params(5, 5, **shape), enough).too_small == ()
+
+
+def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH):
+  path = tmp_path / "times.json"
+  layers = [LayerTime(name, *times) for name, times in zip(names, secs, strict=True)]
+  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers)))
+  return str(path)
+
+
+def test_measured_times_decide_on_cut_and_step(tmp_path):
+  path = measured(tmp_path, (9, 0, 0), (2, 3, 4), (1, 1, 1))
+  p = params(1, 100, num_partitions=2)
+  assert plan.make(p).cells == ((0, 2), (2, 3))
+  p.pipeline.layer_times = path
+  made = plan.make(p)
+  assert made.cells == ((0, 1), (1, 3))
+  assert made.step_secs == 9 + 3 + 9
+  assert made.notes == ("times were measured on a CPU",)
+  # On other devices only the way is known.
+  assert plan.make(p, SLOW).step_secs == 9 + 3 + 9 + 2 * (3 + 4 * BATCH / 8)
+  p.pipeline.num_micro_batches = 2
+  made = plan.make(p)
+  assert made.times.forward == (4.5, 1.5)
+  assert made.notes[0].endswith("on a CPU with 12 rows, and scaled to 6")
+
+
+def test_measured_times_of_another_network_are_refused(tmp_path):
+  path = measured(tmp_path, *[(1, 1, 1)] * 3, names=("entry", "layer_1", "loss"))
+  message = r"pipeline.layer_times='.*times.json': layer 'layer_1' is none .*'layer_0'"
+  with pytest.raises(ValueError, match=message):
+    plan.make(params(1, 1, layer_times=path))
+  with pytest.raises(
+    LookupError, match=r"layer times 'nowhere.json': there is no such"
+  ):
+    plan.make(params(1, 1, layer_times="nowhere.json"))
+
+
+class _Unsplit(Priced):
+  SPLITS_BACKWARD = False
+
+
+def test_the_plan_says_what_does_not_split():
+  layers = [
+    *(_Unsplit.Params().Set(name=f"norm_{i}", flops=1) for i in range(4)),
+    PricedLoss.Params().Set(name="loss"),
+  ]
+  made = plan.make(params(layers=layers, schedule="zb_h1"))
+  assert made.notes == (
+    "4 layers (norm_0, norm_1, norm_2, ...) hold operations that give both gradients "
+    "at once, as batch norm's: these run in B, only the rest in W",
+    "activations are counted until W, though B could free a part of them",
+  )
+  assert plan.make(params(layers=layers, schedule="1f1b")).notes == ()
+  assert len(plan.make(params(1, 1, schedule="zb_h1")).notes) == 1
 
 
 class _TextTask(PricedTask):
@@ -224,10 +345,33 @@ class _SideLoss(PricedLoss):
       "norm: got 1 channels, expected 2",
     ),
     (lambda: params(-1, 0), "Priced.flops = -1: it must be at least 0"),
-    (lambda: params(1, 1, num_partitions=3), "num_partitions=3: must be at most .*, 2"),
+    (lambda: params(1, 1, num_partitions=4), "num_partitions=4: must be at most .*, 3"),
+    (
+      lambda: params(1, 1, num_partitions=2, num_micro_batches=2, schedule="zb_v"),
+      "num_partitions=2 with schedule zb_v makes 4 cells: must be at most the .*, 3",
+    ),
+    (
+      lambda: params(1, num_partitions=2, schedule="zb_auto", stages_per_device=2),
+      "num_partitions=2 with schedule zb_auto makes 4 cells: must be at most the .*, 2",
+    ),
     (lambda: params(1, num_micro_batches=5), "=5 does not divide .*=12; .* is 4"),
     (lambda: params(1, devices="CPU:0,CPU:1"), "names 2 devices; the schedule needs 1"),
-    (lambda: params(1, lengths=(2,)), r"lengths \[2\] add up to 2, but there are 1 la"),
+    (lambda: params(1, lengths=(3,)), r"lengths \[3\] add up to 3, but there are 2 la"),
+    (
+      lambda: params(1, 1, lengths=(2, 1)),
+      r"pipeline.lengths=\(2, 1\): must be empty or hold a number of layers, at least "
+      "1, for each of the 1 cells of num_partitions=1",
+    ),
+    (
+      lambda: params(
+        *[1] * 4, lengths=(3, 2), num_partitions=2, num_micro_batches=4, schedule="zb_v"
+      ),
+      r"pipeline.lengths=\(3, 2\): must .* for each of the 4 cells of num_partitions=2",
+    ),
+    (
+      lambda: params(*[1] * 4, num_partitions=3, schedule="chimera"),
+      "chimera: num_devices is 3",
+    ),
   ],
 )
 def test_what_does_not_fit_is_refused(bad, message):

@@ -1,8 +1,10 @@
 """The trainer's flags and modes. What it refuses: tests/program/test_refusals.py."""
 
 import fcntl
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,10 +13,13 @@ import pytest
 
 from tests.program import command, training
 from tests.program.training import IMAGE, TEXT
-from tfpipe import registry, trainer
+from tfpipe import layer_times, registry, schedule, trainer
+from tfpipe import plan as plan_lib
+from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.params import Params
 from tfpipe.program import checkpoint
 from tfpipe.program.train import Trainer
+from tfpipe.schedule import text
 
 ROOT = pathlib.Path(__file__).parents[1]
 SHORT = [
@@ -42,9 +47,122 @@ def test_every_short_flag_sets_its_one_parameter(capsys, flag, path, value):
 
 
 def test_there_is_no_short_flag_without_a_test():
-  assert {f"--{flag}" for flag in trainer._SHORT} == {
-    flag.partition("=")[0] for flag, _, _ in SHORT
+  tested = {flag.partition("=")[0] for flag, _, _ in SHORT}
+  tested |= {"--stages_per_device", "--layer_times"}
+  assert {f"--{flag}" for flag in trainer._SHORT} == tested
+
+
+def test_stages_per_device_are_for_schedules_that_have_a_choice(capsys):
+  others = ("--schedule=interleaved", "--num_micro_batches=2")
+  before = inspected(capsys, *others)
+  after = inspected(capsys, *others, "--stages_per_device=1")
+  assert after == before.Set(**{"pipeline.stages_per_device": 1})
+  found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--stages_per_device=2")
+  assert "error: pipeline.stages_per_device=2: must be 0 with schedule gpipe" in found
+  found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--stages_per_device=-1")
+  assert "pipeline.stages_per_device=-1: must be a whole number, at least 0" in found
+
+
+def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
+  names = [cost.name for cost in plan_lib.make(trainer.model_params(IMAGE, [])).costs]
+  path = tmp_path / "times.json"
+  for slow, expected in ((0, "0     1 "), (len(names) - 1, f"0     {len(names) - 1} ")):
+    times = [LayerTime(name, 0.1 + (i == slow), 0, 0) for i, name in enumerate(names)]
+    layer_times.write(path, LayerTimes("a CPU", 4, tuple(times)))
+    command.run(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
+    shown = capsys.readouterr().out
+    assert f"\n{expected}" in shown
+    assert "note: times were measured on a CPU" in shown
+  after = inspected(capsys, f"--layer_times={path}")
+  assert after.pipeline.layer_times == str(path)
+  path.write_text("{}")
+  found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
+  assert found == f"error: {path}: the file: device, batch, layers missing"
+  found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--layer_times=no.json")
+  assert found == "error: layer times 'no.json': there is no such file"
+
+
+def test_a_schedule_comes_from_a_file(capsys, tmp_path):
+  path = tmp_path / "mine.json"
+  path.write_text(text.to_json(schedule.make("1f1b", 2, 2)))
+  arguments = (f"--model={IMAGE}", "--mode=plan", f"--schedule={path}", "--remat=none")
+  command.run(*arguments)
+  assert capsys.readouterr().out.endswith("0: F0 F1 BW0 BW1 U0\n1: F0 BW0 F1 BW1 U0\n")
+  found = command.refusal(*arguments, "--num_micro_batches=4")
+  assert found == f"error: {path}: num_micro_batches is 4, but the file's is 2"
+  path.write_text("{}")
+  assert command.refusal(*arguments).startswith(f"error: {path}: name, num_stages, ")
+  path.unlink()
+  found = command.refusal(*arguments)
+  assert found == f"error: pipeline.schedule='{path}': there is no such file"
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--hardware=h100"], "--hardware has no effect with --mode=train_and_eval"),
+    (
+      ["--search"],
+      "--search has no effect with --mode=train_and_eval; it is for --mode",
+    ),
+    (["--mode=inspect", "--search"], "--search has no effect with --mode=inspect"),
+    (["--mode=plan", "--search"], "--search needs --hardware: its memory bounds the"),
+    (["--mode=plan", "--hardware=h10"], "hardware 'h10' is not one of .*'h100'"),
+    (
+      ["--mode=plan", "--hardware=h10.json"],
+      "hardware 'h10.json': there is no such fi",
+    ),
+    (
+      ["--mode=plan", "--hardware=cpu", "--search", "--set=pipeline.lengths=(1,4)"],
+      r"pipeline.lengths=\(1, 4\): must be empty in a search",
+    ),
+  ],
+)
+def test_what_is_for_plans_only_is_refused_elsewhere(tmp_path, arguments, message):
+  logdir = [] if "--mode=" in arguments[0] else [f"--logdir={tmp_path}"]
+  found = command.refusal(f"--model={IMAGE}", *arguments, *logdir)
+  assert re.search(f"^error: {message}", found), found
+
+
+def test_a_plan_for_hardware_says_what_does_not_fit_and_what_would(capsys, tmp_path):
+  path = tmp_path / "tiny.json"
+  fields = {
+    "name": "tiny",
+    "memory_bytes": 1,
+    "flops_per_sec": 1e9,
+    "number_format": "float32",
+    "link_bytes_per_sec": 1e9,
   }
+  arguments = (f"--model={IMAGE}", "--mode=plan", "--remat=none", f"--hardware={path}")
+  path.write_text(json.dumps(fields))
+  command.run(*arguments)
+  shown = capsys.readouterr().out
+  assert "predicted step " in shown
+  assert "does not fit: 2 of 2 devices need more than the 1 B of tiny; " in shown
+  assert "\nno setting makes it fit: layer " in shown
+  plan = plan_lib.make(trainer.model_params(IMAGE, ["pipeline.remat=none"]))
+  path.write_text(json.dumps({**fields, "memory_bytes": max(plan.device_bytes) - 1}))
+  command.run(*arguments)
+  assert "\nit fits with --remat=cell (" in capsys.readouterr().out
+  path.write_text(json.dumps({**fields, "memory_bytes": max(plan.device_bytes)}))
+  command.run(*arguments)
+  assert " fit" not in capsys.readouterr().out.replace("  fits\n", "")
+
+
+def test_the_paper_s_largest_network_is_planned(capsys):
+  command.run(
+    "--mode=plan",
+    "--model=lm.paper.Transformer1663",
+    "--num_partitions=128",
+    "--num_micro_batches=512",
+  )
+  shown = capsys.readouterr().out
+  assert (
+    "1665 layers, 83.9B weights; schedule gpipe+R, 128 cells x 512 micro-b" in shown
+  )
+  assert "schedule of up to 1537 actions a device: too long to be shown" in shown
+  # 13 layers and 512 borders of 8 MiB: what the paper's formula says.
+  assert " of activations instead of 1.5 TiB" in shown
 
 
 @pytest.mark.parametrize(
@@ -195,9 +313,10 @@ def run(*arguments):
 @pytest.mark.parametrize(
   ("arguments", "code", "out"),
   [
-    (["--help"], 1, "--num_partitions: K: number of cells."),
+    (["--help"], 1, "--num_partitions: K: number of partitions, one a device."),
     ([f"--model={TEXT}", "--mode=plan"], 0, "predicted bubble"),
     ([f"--model={TEXT}", "--mode=inspect"], 0, "train.max_steps : 4\n"),
+    ([f"--model={TEXT}", "--mode=plan", "--hardware=h200", "--search"], 0, "--remat="),
     (["--model=lm.shakespeare.Chr", "--mode=plan"], 1, ""),
     (["--num_partition=2"], 1, ""),
   ],

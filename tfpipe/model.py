@@ -10,21 +10,54 @@ from tfpipe.spelling import nearest
 
 REMAT = ("none", "cell", "layer")
 DEVICE_KINDS = ("auto", "cpu", "gpu")
+ZB_AUTO = "zb_auto"
+SCHEDULES = (*schedule.NAMES, ZB_AUTO)
+"""By name; `zb_auto` is made for a run's own times, all others for any."""
+SCHEDULE_OPTIONS = ("stages_per_device", "group_size", "num_pairs")
 
 
 def PipelineParams() -> Params:
   """Gives the Params that say how the network is cut and scheduled."""
   p = Params()
-  p.Define("num_partitions", 1, "Number K of cells the layers are cut into.")
+  p.Define(
+    "num_partitions",
+    1,
+    "Number K of partitions, one a device. A partition is one cell of layers, or as "
+    "many as the schedule has stages a device.",
+  )
   p.Define("num_micro_batches", 1, "Number M of micro-batches of a mini-batch.")
-  p.Define("schedule", "gpipe", f"Order of the actions: {', '.join(schedule.NAMES)}.")
+  p.Define(
+    "schedule",
+    "gpipe",
+    f"Order of the actions: {', '.join(SCHEDULES)}, or a file .csv or .json.",
+  )
+  p.Define(
+    "stages_per_device",
+    0,
+    "Number V of cells on a device, for schedules that have a choice; 0: their own.",
+  )
+  p.Define(
+    "group_size",
+    0,
+    "Micro-batches that go through a device's stages together, for interleaved "
+    "schedules; 0: their own.",
+  )
+  p.Define(
+    "num_pairs", 0, "Pairs of pipes in opposite directions, for chimera; 0: its own."
+  )
   p.Define(
     "remat",
     "cell",
     "What the forward pass keeps: 'none' everything, 'cell' each cell's input (the "
     "cell is computed again before its backward), 'layer' each layer's input.",
   )
-  p.Define("lengths", (), "Layers in each cell; empty: cut so that costs are balanced.")
+  p.Define("lengths", (), "Layers in each cell; empty: cut so that times are balanced.")
+  p.Define(
+    "layer_times",
+    "",
+    "File of measured times of the layers (tools/profile_layers.py), for the cut and "
+    "the prediction; empty: by FLOPs.",
+  )
   p.Define(
     "xla",
     False,
@@ -35,7 +68,7 @@ def PipelineParams() -> Params:
     "devices",
     "auto",
     "'auto' (GPUs if there are any, else logical CPUs), 'cpu', 'gpu', or device names "
-    "separated by commas, one per cell.",
+    "separated by commas, one per partition.",
   )
   return p
 
@@ -92,19 +125,22 @@ def check(p: Params) -> None:
     )
   for key in ("num_partitions", "num_micro_batches"):
     _check_count("pipeline", p.pipeline, key, 1)
-  _check_choice("pipeline", p.pipeline, "schedule", schedule.NAMES)
+  _check_schedule(p.pipeline)
   _check_choice("pipeline", p.pipeline, "remat", REMAT)
   if not isinstance(p.pipeline.xla, bool):
     raise ValueError(f"pipeline.xla={p.pipeline.xla!r}: must be True or False")
   lengths = p.pipeline.lengths
-  if (
-    not isinstance(lengths, (tuple, list))
-    or (lengths and len(lengths) != p.pipeline.num_partitions)
-    or not all(_is_count(length, 1) for length in lengths)
+  if not isinstance(lengths, (tuple, list)) or not all(
+    _is_count(length, 1) for length in lengths
   ):
     raise ValueError(
       f"pipeline.lengths={lengths!r}: must be empty or hold a number of layers, at "
-      f"least 1, for each of the num_partitions={p.pipeline.num_partitions} cells"
+      "least 1, for each cell"
+    )
+  if not isinstance(p.pipeline.layer_times, str):
+    raise ValueError(
+      f"pipeline.layer_times={p.pipeline.layer_times!r}: must be the name of a file, "
+      "or empty"
     )
   for key in ("log_interval_steps", "save_interval_steps", "keep_checkpoints"):
     _check_count("train", p.train, key, 1)
@@ -139,6 +175,25 @@ def check_devices(spec: str, num_devices: int) -> None:
     )
 
 
+def _check_schedule(pipe: Params) -> None:
+  """Checks that there is such a schedule, and that it has the options that are set."""
+  name = pipe.schedule
+  if not isinstance(name, str) or not schedule.is_file(name):
+    _check_choice("pipeline", pipe, "schedule", SCHEDULES, ", or a file .csv or .json")
+  for option in SCHEDULE_OPTIONS:
+    _check_count("pipeline", pipe, option, 0)
+    having = [known for known in SCHEDULES if option in _options(known)]
+    if pipe.Get(option) and name not in having:
+      raise ValueError(
+        f"pipeline.{option}={pipe.Get(option)}: must be 0 with schedule {name}; only "
+        f"{', '.join(having)} take it"
+      )
+
+
+def _options(name: str) -> tuple[str, ...]:
+  return ("stages_per_device",) if name == ZB_AUTO else schedule.OPTIONS[name]
+
+
 def _check_kind(p: Params, key: str, method: str) -> None:
   value = p.Get(key)
   if not isinstance(value, InstantiableParams) or not hasattr(value.cls, method):
@@ -158,10 +213,12 @@ def _check_count(owner: str, p: Params, key: str, least: int) -> None:
     )
 
 
-def _check_choice(owner: str, p: Params, key: str, allowed: tuple[str, ...]) -> None:
+def _check_choice(
+  owner: str, p: Params, key: str, allowed: tuple[str, ...], or_else: str = ""
+) -> None:
   value = p.Get(key)
   if value not in allowed:
     raise ValueError(
-      f"{owner}.{key}={value!r}: must be one of {', '.join(allowed)}"
+      f"{owner}.{key}={value!r}: must be one of {', '.join(allowed)}{or_else}"
       f"{nearest(str(value), allowed)}"
     )

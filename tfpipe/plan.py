@@ -1,4 +1,4 @@
-"""The plan of a run: the cut, each cell's share, the schedule and its bubble.
+"""The plan of a run: the cut, the schedule, and what both are predicted to take.
 
 Made from Params and costs alone: no device is touched and TensorFlow is not imported.
 """
@@ -6,17 +6,22 @@ Made from Params and costs alone: no device is touched and TensorFlow is not imp
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
 
-from tfpipe import model, partition, schedule, units
-from tfpipe.cost import ArraySpec, LayerCost
-from tfpipe.nested_map import NestedMap
+from tfpipe import draft as draft_lib
+from tfpipe import memory, model, partition, units
+from tfpipe.cost import LayerCost
+from tfpipe.draft import Draft
+from tfpipe.hardware import Hardware
+from tfpipe.memory import StageMemory
+from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.schedule.schedule import Schedule
-from tfpipe.simulate import StageTimes, simulate
-from tfpipe.spelling import nearest
+from tfpipe.simulate import StageTimes
 from tfpipe.timeline import Timeline
+
+__all__ = ["Plan", "make", "summary", "table"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,20 +30,34 @@ class Plan:
 
   Attributes:
     costs: of each layer, for one micro-batch.
-    cells: half-open layer range of each cell.
+    cells: half-open layer range of each stage.
     schedule: the actions of every device.
-    timeline: the simulated step; its unit is the time of one FLOP.
+    times: of each stage, for one micro-batch.
+    timeline: the simulated step, in the unit of `times`.
+    in_seconds: whether that unit is a second; else it is the time of one FLOP.
+    stages: bytes of each copy of each stage, when its device holds most.
+    activations: the most bytes of activations that a device holds, by kind of remat: as
+      planned, and as it would be with none (or, if it is none, with `cell`).
+    hardware: what was planned for, None if nothing is known of it.
+    notes: what a reader should know of the prediction.
   """
 
   costs: tuple[LayerCost, ...]
   cells: partition.Cells
   schedule: Schedule
+  times: StageTimes
   timeline: Timeline
+  in_seconds: bool
+  stages: tuple[StageMemory, ...]
+  activations: dict[str, int]
+  hardware: Hardware | None = None
+  notes: tuple[str, ...] = ()
 
   @property
   def imbalance(self) -> float:
-    """Load of the slowest cell over the mean."""
-    return partition.imbalance([cost.flops for cost in self.costs], self.cells)
+    """Work of the busiest device over the mean."""
+    busy = [float(secs) for secs in self.timeline.busy]
+    return max(busy) * len(busy) / sum(busy) if any(busy) else 1.0
 
   @property
   def bubble(self) -> float:
@@ -46,82 +65,106 @@ class Plan:
     occupied = self.timeline.num_devices * self.timeline.makespan
     return 1.0 - float(sum(self.timeline.busy) / occupied) if occupied else 0.0
 
+  @property
+  def step_secs(self) -> float | None:
+    """Seconds of a step; None if nothing is known of times."""
+    return float(self.timeline.makespan) if self.in_seconds else None
 
-def make(p: Params) -> Plan:
+  @cached_property
+  def device_bytes(self) -> tuple[int, ...]:
+    """Bytes of each device at its peak."""
+    return tuple(memory.of_devices(self.stages))
+
+  @property
+  def too_small(self) -> tuple[int, ...]:
+    """Devices that do not hold what they need; none if their memory is unknown."""
+    if self.hardware is None:
+      return ()
+    limit = self.hardware.memory_bytes
+    return tuple(d for d, need in enumerate(self.device_bytes) if need > limit)
+
+
+def make(
+  p: Params, hardware: Hardware | None = None, network: Network | None = None
+) -> Plan:
   """Plans a run from its Params.
 
+  Times are those of the file `pipeline.layer_times`, else operations: with hardware, at
+  the speed that it reaches. Without hardware a transfer takes no time.
+
+  Args:
+    p: of the run.
+    hardware: devices and links to plan for.
+    network: that of `p`, if it has been asked before; only `p.pipeline` may have
+      changed since.
+
   Raises:
-    ValueError, TypeError, AttributeError: a field is not allowed, or not for this
-      network, its inputs and their batches.
+    ValueError, TypeError, AttributeError, LookupError, OSError: a field is not allowed,
+      or not for this network, its inputs and their batches; a file is missing.
   """
   model.check(p)
-  p.task.learner.Instantiate()
-  for layer in p.task.Instantiate().Layers():
-    layer.Instantiate()  # checks its Params, which FPropMeta takes for granted
-  pipe = p.pipeline
-  costs = _costs(p, "input")
+  network = network or Network(p)
   if p.eval_input is not None:
     # What does not fit must not come to light after the training.
-    _costs(p, "eval_input")
-  flops = [cost.flops for cost in costs]
-  if pipe.num_partitions > len(costs):
-    raise ValueError(
-      f"pipeline.num_partitions={pipe.num_partitions}: must be at most the number of "
-      f"layers, {len(costs)}"
-    )
-  if pipe.lengths:
-    cells = partition.explicit(len(costs), pipe.lengths)
-  else:
-    cells = partition.balance(flops, pipe.num_partitions)
-  actions = schedule.make(
-    pipe.schedule, len(cells), pipe.num_micro_batches, pipe.remat == "cell"
+    network.costs(p.pipeline.num_micro_batches, "eval_input")
+  draft = draft_lib.make(p.pipeline, network)
+  rows, remat = draft.memory(), p.pipeline.remat
+  other = "cell" if remat == "none" else "none"
+  return Plan(
+    costs=draft.costs,
+    cells=draft.cells,
+    schedule=draft.schedule,
+    times=draft.times(hardware),
+    timeline=draft.timeline(hardware),
+    in_seconds=bool(draft.measured or hardware),
+    stages=rows,
+    activations={
+      remat: memory.most_activations(rows),
+      other: memory.most_activations(draft.memory(other)),
+    },
+    hardware=hardware,
+    notes=tuple(_notes(draft, hardware)),
   )
-  model.check_devices(pipe.devices, actions.num_devices)
-  loads = partition.loads(flops, cells)
-  # A backward costs a forward for the inputs and one for the weights; computing each
-  # layer again costs one more.
-  extra = 2 if pipe.remat == "layer" else 1
-  times = StageTimes(loads, [extra * load for load in loads], loads)
-  return Plan(tuple(costs), cells, actions, simulate(actions, times))
 
 
-def layer_costs(p: Params, micro_batch: Mapping[str, ArraySpec]) -> list[LayerCost]:
-  """Asks every layer of the task for its cost of one micro-batch.
-
-  Raises:
-    ValueError: the layers do not fit each other or the input's fields.
-  """
-  task = p.task.Instantiate()
-  layers = task.Layers()
-  _check_names(layers)
-  _check_fields("the task", task.INPUT_FIELDS, micro_batch)
-  inputs: Any = tuple(micro_batch[name] for name in task.INPUT_FIELDS)
-  costs = []
-  for layer in layers:
-    args = inputs if isinstance(inputs, tuple) else (inputs,)
-    if layer.cls.SIDE_INPUTS:
-      _check_fields(f"layer {layer.name!r}", layer.cls.SIDE_INPUTS, micro_batch)
-      side = {name: micro_batch[name] for name in layer.cls.SIDE_INPUTS}
-      args = (*args, NestedMap(side))
-    costs.append(layer.cls.FPropMeta(layer, *args))
-    inputs = costs[-1].out_shapes
-  if not isinstance(inputs, dict) or "loss" not in inputs:
-    raise ValueError(
-      f"the last layer, {layers[-1].name!r}, must return metrics with 'loss' among them"
+def _notes(draft: Draft, hardware: Hardware | None) -> list[str]:
+  """Says what a reader should know of the prediction."""
+  notes = []
+  unsplit = draft.network.unsplit
+  lists = draft.schedule.actions
+  splits = any(action.kind == "W" for actions in lists for action in actions)
+  if splits and unsplit:
+    names = ", ".join(unsplit[:3]) + (", ..." if unsplit[3:] else "")
+    notes.append(
+      f"{len(unsplit)} layers ({names}) hold operations that give both gradients at "
+      "once, as batch norm's: these run in B, only the rest in W"
     )
-  return costs
+  if splits:
+    notes.append("activations are counted until W, though B could free a part of them")
+  if draft.measured:
+    notes.append(f"times were measured on {draft.measured.device}")
+    rows = draft.network.batch_size() // draft.pipe.num_micro_batches
+    if rows != draft.measured.batch:
+      notes[-1] += f" with {draft.measured.batch} rows, and scaled to {rows}"
+  elif hardware:
+    notes.append(
+      f"times are FLOPs at {hardware.efficiency:.0%} of the peak of {hardware.name}, "
+      f"{units.format_flops(hardware.flops_per_sec)}/s in {hardware.number_format}"
+    )
+  return notes
 
 
 def table(plan: Plan) -> str:
-  """Draws the cut: a line for each cell."""
+  """Draws the cut: a line for each cell, with its device if cells share devices."""
   flops = [cost.flops for cost in plan.costs]
   loads = partition.loads(flops, plan.cells)
   total = sum(loads) or 1
-  rows = [("cell", "layers", "from", "to", "weights", "FLOPs", "share", "border")]
+  shared = plan.schedule.placement != (tuple(range(len(plan.cells))),)
+  rows = [["cell", "layers", "from", "to", "weights", "FLOPs", "share", "border"]]
   for stage, (start, end) in enumerate(plan.cells):
     part = plan.costs[start:end]
     rows.append(
-      (
+      [
         str(stage),
         str(end - start),
         part[0].name,
@@ -130,84 +173,39 @@ def table(plan: Plan) -> str:
         units.format_flops(loads[stage]),
         f"{loads[stage] / total:.1%}",
         units.format_bytes(part[-1].border_bytes),
-      )
+      ]
     )
-  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+  if shared:
+    rows[0].insert(1, "device")
+    for stage, row in enumerate(rows[1:]):
+      devices = (str(pipe[stage]) for pipe in plan.schedule.placement)
+      row.insert(1, ",".join(dict.fromkeys(devices)))
+  return align(rows)
+
+
+def summary(plan: Plan) -> str:
+  """Says in a line what is predicted."""
+  weights = sum(cost.param_count for cost in plan.costs)
+  num_devices = plan.schedule.num_devices
+  cells = f"{len(plan.cells)} cells"
+  if len(plan.cells) != num_devices:
+    cells += f" on {num_devices} devices"
+  secs = plan.step_secs
+  step = f"step {units.format_secs(secs)}, " if secs is not None else ""
+  return (
+    f"{len(plan.costs)} layers, {units.format_count(weights)} weights; schedule "
+    f"{plan.schedule.name}, {cells} x {plan.schedule.num_micro_batches} "
+    f"micro-batches; predicted {step}bubble {plan.bubble:.1%}, busiest device "
+    f"{plan.imbalance:.2f} x the mean"
+  )
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+  """Draws rows of texts as columns."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return "\n".join(
     "  ".join(
       text.ljust(width) for text, width in zip(row, widths, strict=True)
     ).rstrip()
     for row in rows
   )
-
-
-def summary(plan: Plan) -> str:
-  """Says in a line what is predicted."""
-  weights = sum(cost.param_count for cost in plan.costs)
-  return (
-    f"{len(plan.costs)} layers, {units.format_count(weights)} weights; schedule "
-    f"{plan.schedule.name}, {len(plan.cells)} cells x "
-    f"{plan.schedule.num_micro_batches} micro-batches; predicted bubble "
-    f"{plan.bubble:.1%}, slowest cell {plan.imbalance:.2f} x the mean"
-  )
-
-
-def _costs(p: Params, owner: str) -> list[LayerCost]:
-  """Gives the costs of a micro-batch of `p.input` or `p.eval_input`."""
-  source, number = p.Get(owner).Instantiate(), p.pipeline.num_micro_batches
-  batch = source.specs()
-  _check_divides(owner, batch, number)
-  micro_batch = {
-    name: ArraySpec((spec.shape[0] // number, *spec.shape[1:]), spec.dtype)
-    for name, spec in batch.items()
-  }
-  costs = layer_costs(p, micro_batch)
-  _check_fits(p.task, owner, source)
-  return costs
-
-
-def _check_fits(task: Params, owner: str, source: Any) -> None:
-  """Refuses sizes that the task and an input both have, and the layers cannot see."""
-  for name in ("num_classes", "vocab_size"):
-    needed = getattr(source, name, 0)
-    if name in task and task.Get(name) < needed:
-      raise ValueError(
-        f"task.{name}={task.Get(name)}: must be at least the {needed} of {owner}"
-      )
-  size = source.params.image_size if "image_size" in source.params else None
-  if size is not None and "image_size" in task and task.image_size != size:
-    raise ValueError(
-      f"task.image_size={task.image_size}: must be the {size} of {owner}"
-    )
-
-
-def _check_divides(owner: str, batch: Mapping[str, ArraySpec], number: int) -> None:
-  rows = next(iter(batch.values())).shape[0]
-  if rows % number:
-    near = [m for m in range(1, rows + 1) if rows % m == 0]
-    best = min(near, key=lambda m: abs(m - number))
-    raise ValueError(
-      f"pipeline.num_micro_batches={number} does not divide {owner}.batch_size={rows}; "
-      f"the nearest number that does is {best}"
-    )
-
-
-def _check_names(layers: Sequence[Params]) -> None:
-  seen: set[str] = set()
-  for index, layer in enumerate(layers):
-    if not layer.name:
-      raise ValueError(f"layer {index} of the task has no name")
-    if layer.name in seen:
-      raise ValueError(f"two layers of the task are named {layer.name!r}")
-    seen.add(layer.name)
-
-
-def _check_fields(
-  owner: str, names: Sequence[str], batch: Mapping[str, ArraySpec]
-) -> None:
-  for name in names:
-    if name not in batch:
-      raise ValueError(
-        f"{owner} reads {name!r}; the input gives {', '.join(batch)}"
-        f"{nearest(name, batch)}"
-      )

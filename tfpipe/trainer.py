@@ -10,16 +10,18 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from tfpipe import hardware as hardware_lib
+from tfpipe import knobs, plan_search, plan_text, registry
 from tfpipe import plan as plan_lib
-from tfpipe import registry, schedule
-from tfpipe.model import REMAT
+from tfpipe.hardware import Hardware
+from tfpipe.model import REMAT, SCHEDULES
+from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
 from tfpipe.program.lock import lock
-from tfpipe.program.report import first_screen, show
+from tfpipe.program.report import first_screen, lists, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
-from tfpipe.schedule import draw
 from tfpipe.spelling import nearest
 
 # TensorFlow's start-up notes would drown the first screen; errors still show.
@@ -37,10 +39,30 @@ flags.DEFINE_string(
   "checkpoint; plan prints the cut, the schedule and the prediction; inspect prints "
   "all Params.",
 )
-flags.DEFINE_integer("num_partitions", None, "K: number of cells.")
+flags.DEFINE_integer("num_partitions", None, "K: number of partitions, one a device.")
 flags.DEFINE_integer("num_micro_batches", None, "M: number of micro-batches.")
-flags.DEFINE_string("schedule", None, f"Schedule: {', '.join(schedule.NAMES)}.")
+flags.DEFINE_string(
+  "schedule", None, f"Schedule: {', '.join(SCHEDULES)}, or a file .csv or .json."
+)
+flags.DEFINE_integer(
+  "stages_per_device", None, "V: cells on a device, for schedules that have a choice."
+)
 flags.DEFINE_string("remat", None, f"Re-materialization: {', '.join(REMAT)}.")
+flags.DEFINE_string(
+  "layer_times", None, "File of measured times of the layers; else FLOPs are taken."
+)
+flags.DEFINE_string(
+  "hardware",
+  None,
+  "With --mode=plan: devices and links to plan for, of the table "
+  f"({', '.join(hardware_lib.names())}) or a file .json.",
+)
+flags.DEFINE_bool(
+  "search",
+  False,
+  "With --mode=plan: searches all of --num_partitions, --num_micro_batches, "
+  "--schedule, --stages_per_device and --remat that are not given.",
+)
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
 flags.DEFINE_multi_string(
@@ -63,7 +85,9 @@ _SHORT = {
   "num_partitions": "pipeline.num_partitions",
   "num_micro_batches": "pipeline.num_micro_batches",
   "schedule": "pipeline.schedule",
+  "stages_per_device": "pipeline.stages_per_device",
   "remat": "pipeline.remat",
+  "layer_times": "pipeline.layer_times",
   "devices": "pipeline.devices",
   "max_steps": "train.max_steps",
 }
@@ -97,6 +121,18 @@ def _overrides() -> list[str]:
   return [*FLAGS.set, *short]
 
 
+def _check_plan_flags() -> None:
+  if FLAGS.mode == "plan":
+    if FLAGS.search and not FLAGS.hardware:
+      raise ValueError("--search needs --hardware: its memory bounds the search")
+    return
+  for flag in ("hardware", "search"):
+    if FLAGS[flag].value:
+      raise ValueError(
+        f"--{flag} has no effect with --mode={FLAGS.mode}; it is for --mode=plan"
+      )
+
+
 def _logdir() -> pathlib.Path:
   return pathlib.Path(FLAGS.logdir).expanduser()  # no shell does it behind `=`
 
@@ -116,19 +152,45 @@ def _check_logdir() -> None:
     raise ValueError(f"--logdir={FLAGS.logdir}: {found} is not writable")
 
 
-def _prepare() -> tuple[Params, Plan, str]:
-  """Reads flags and Params and plans the run; touches no device."""
+def _prepare() -> tuple[Params, str]:
+  """Reads and checks flags and Params; touches no device.
+
+  Returns:
+    the Params, and how they differ from the experiment's.
+  """
   if not FLAGS.model:
     raise ValueError("--model is missing; it names an experiment")
   if FLAGS.mode not in MODES:
     allowed = f"must be one of {', '.join(MODES)}{nearest(FLAGS.mode, MODES)}"
     raise ValueError(f"--mode={FLAGS.mode}: {allowed}")
   _check_logdir()
+  _check_plan_flags()
   params = model_params(FLAGS.model, _overrides())
   changes = registry.Get(FLAGS.model)().Model().TextDiff(params)
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
-  return params, plan_lib.make(params), changes
+  return params, changes
+
+
+def _show_plan(params: Params, changes: str) -> None:
+  """Shows the whole plan, for the hardware that is named, or searches for the best."""
+  hardware = hardware_lib.find(FLAGS.hardware) if FLAGS.hardware else None
+  network = Network(params)
+  if FLAGS.search and hardware:
+    return show(_search(params, hardware, network))
+  plan = plan_lib.make(params, hardware, network)
+  show(first_screen(params, changes, plan))
+  show(plan_text.details(plan))
+  for advice in knobs.advice(params, plan, network):
+    show(advice)
+  return show(lists(plan))
+
+
+def _search(params: Params, hardware: Hardware, network: Network) -> str:
+  paths = {override.partition("=")[0].strip() for override in _overrides()}
+  given = [name for name in plan_search.SEARCHED if f"pipeline.{name}" in paths]
+  front = plan_search.search(params, hardware, given, network)
+  return plan_search.table(front, f"--model={FLAGS.model}")
 
 
 def _set_up(params: Params, plan: Plan, held: contextlib.ExitStack) -> Trainer:
@@ -170,12 +232,13 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
   """Shows what will run and makes it ready; None if showing was all."""
   if len(argv) > 1:
     raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
-  params, plan, changes = _prepare()
+  params, changes = _prepare()
+  if FLAGS.mode == "plan":
+    return _show_plan(params, changes)
+  plan = plan_lib.make(params)
   if FLAGS.mode == "inspect":
     return show(params.ToText())
   show(first_screen(params, changes, plan))
-  if FLAGS.mode == "plan":
-    return show(draw.lists(plan.schedule))
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
   return _set_up(params, plan, held)

@@ -9,9 +9,13 @@ import time
 from collections.abc import Mapping
 
 from tfpipe import plan as plan_lib
+from tfpipe import plan_text
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.schedule import draw
 from tfpipe.units import format_secs
+
+_LONGEST_LIST = 256
 
 
 def show(line: str) -> None:
@@ -20,12 +24,20 @@ def show(line: str) -> None:
 
 
 def first_screen(params: Params, changes: str, plan: Plan) -> str:
-  """Says what will run: experiment, what differs from it, the cut, the prediction."""
+  """Says what will run: experiment, what differs from it, the cut, the predictions."""
   parts = [f"experiment {params.name}"]
   if changes:
     parts.append("changed from the experiment:\n" + _indent(changes))
-  parts += [plan_lib.table(plan), plan_lib.summary(plan)]
+  parts += [plan_lib.table(plan), plan_text.memory_line(plan), plan_lib.summary(plan)]
   return "\n".join(parts)
+
+
+def lists(plan: Plan) -> str:
+  """Draws what each device does, in order, unless that is too long to be read."""
+  longest = max(len(actions) for actions in plan.schedule.actions)
+  if longest > _LONGEST_LIST:
+    return f"schedule of up to {longest} actions a device: too long to be shown"
+  return draw.lists(plan.schedule)
 
 
 def line(values: Mapping[str, float | int | str]) -> str:

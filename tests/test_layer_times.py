@@ -1,0 +1,133 @@
+import json
+
+import pytest
+
+from tfpipe import layer_times
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layer_times import LayerTime, LayerTimes
+
+TIMES = LayerTimes(
+  "a device", 4, (LayerTime("stem", 0.1, 0.0, 0.2), LayerTime("loss", 1, 2e-9, 0.0))
+)
+
+
+def cost(name, flops, matmul_flops=0, count=0, num_bytes=0):
+  out = ArraySpec((1,))
+  return LayerCost(name, flops, matmul_flops, count, num_bytes, 0, out)
+
+
+def fields(**changes):
+  layer = {"name": "a", "forward": 1, "input_gradient": 2, "weight_gradient": 3}
+  return {"device": "d", "batch": 1, "layers": [layer], **changes}
+
+
+def layer(**changes):
+  return fields(layers=[{**fields()["layers"][0], **changes}])
+
+
+def test_what_is_written_is_read_again(tmp_path):
+  path = tmp_path / "times.json"
+  layer_times.write(path, TIMES)
+  assert layer_times.read(path) == TIMES
+  assert layer_times.read(str(path)) == TIMES
+  assert json.loads(path.read_text())["layers"][0] == {
+    "name": "stem",
+    "forward": 0.1,
+    "input_gradient": 0.0,
+    "weight_gradient": 0.2,
+  }
+
+
+def test_every_product_has_two_gradients_and_nobody_needs_that_at_the_input():
+  costs = [
+    cost("embedding", 10, count=3, num_bytes=12),
+    cost("dense", 100, matmul_flops=80, count=7, num_bytes=28),
+    # A product of two activations: both gradients are at its inputs.
+    cost("attention", 60, matmul_flops=50),
+    cost("pooling", 30),
+    # A frozen matrix has no gradient.
+    cost("frozen", 40, matmul_flops=40, num_bytes=28),
+  ]
+  assert layer_times.from_costs(costs).layers == (
+    LayerTime("embedding", 10, 0, 10),
+    LayerTime("dense", 100, 100, 100),
+    LayerTime("attention", 60, 110, 0),
+    LayerTime("pooling", 30, 30, 0),
+    LayerTime("frozen", 40, 40, 0),
+  )
+  halves = layer_times.from_costs(costs, flops_per_sec=2).layers
+  assert halves[1] == LayerTime("dense", 50, 50, 50)
+  assert halves[1].total == 150
+
+
+def test_micro_batches_of_other_rows_take_as_many_times_as_long():
+  assert TIMES.for_batch(4) == TIMES.layers
+  assert TIMES.for_batch(1)[0] == LayerTime("stem", 0.025, 0.0, 0.05)
+  assert TIMES.for_batch(8)[1] == LayerTime("loss", 2, 4e-9, 0.0)
+
+
+@pytest.mark.parametrize(
+  ("names", "message"),
+  [
+    (("stem", "los"), "layer 'loss' is none of the network's 2; did you mean 'los'"),
+    (("stem",), "layer 'loss' is none of the network's 1"),
+    (("stem", "body", "loss"), "the network's layer 'body' has no times"),
+    (("loss", "stem"), "layer 0 is 'stem', but 'loss' in the network"),
+  ],
+)
+def test_times_of_another_network_are_refused(names, message):
+  TIMES.check_names(("stem", "loss"))
+  with pytest.raises(ValueError, match=message):
+    TIMES.check_names(names)
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    ([], r"the file is \[\]: expected an object"),
+    ({}, "the file: device, batch, layers missing"),
+    (
+      fields(layer=[]),
+      "the file: field 'layer' is not one of .*; did you mean 'layers",
+    ),
+    (fields(device=3), "device is 3: expected a text"),
+    (fields(batch=0), "batch is 0: expected a whole number >= 1"),
+    (fields(batch=1.0), "batch is 1.0: expected a whole number >= 1"),
+    (fields(batch=True), "batch is True: expected a whole number >= 1"),
+    (fields(layers={}), "layers is {}: expected a list"),
+    (fields(layers=[]), "layers is empty: expected the times of at least one layer"),
+    (fields(layers=[3]), r"layers\[0\] is 3: expected an object"),
+    (
+      fields(layers=[{}]),
+      r"layers\[0\]: name, forward, input_gradient, weight_gr.* mis",
+    ),
+    (fields(layers=fields()["layers"] * 2), "layer 'a' is there twice"),
+    (layer(name=1), r"layers\[0\]: name is 1: expected a text"),
+    (layer(forward=-1), "layer 'a': forward is -1: expected a finite number >= 0"),
+    (layer(forward="1"), "layer 'a': forward is '1': expected a finite number >= 0"),
+    (layer(forward=None), "layer 'a': forward is None: expected a finite number >= 0"),
+    (layer(forward=True), "layer 'a': forward is True: expected a finite number >= 0"),
+    (
+      layer(input_gradient=float("nan")),
+      "layer 'a': input_gradient is nan: expected a",
+    ),
+    (layer(weight_gradient=float("inf")), "layer 'a': weight_gradient is inf: expect"),
+    (layer(backward=1), r"layers\[0\]: field 'backward' is not one of name, forward"),
+  ],
+)
+def test_another_form_is_refused_with_the_place(tmp_path, content, message):
+  path = tmp_path / "times.json"
+  path.write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=f"times.json: {message}"):
+    layer_times.read(path)
+
+
+def test_a_broken_or_missing_file_is_refused(tmp_path):
+  path = tmp_path / "times.json"
+  with pytest.raises(
+    LookupError, match=r"layer times '.*times.json': there is no such"
+  ):
+    layer_times.read(path)
+  path.write_text('{\n"device": ')
+  with pytest.raises(ValueError, match=r"times.json: line 2: Expecting value"):
+    layer_times.read(path)

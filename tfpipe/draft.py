@@ -1,0 +1,204 @@
+"""What follows from Params before anything is simulated: the cut and the schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from tfpipe import layer_times, memory, model, partition, schedule, schedule_search
+from tfpipe.cost import LayerCost
+from tfpipe.hardware import Hardware
+from tfpipe.layer_times import LayerTime
+from tfpipe.memory import LayerState, StageMemory
+from tfpipe.network import Network
+from tfpipe.params import Params
+from tfpipe.schedule.schedule import Schedule
+from tfpipe.simulate import StageTimes, simulate
+from tfpipe.timeline import Timeline
+
+__all__ = ["Draft", "make"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+  """A cut and a schedule, and all that predictions are made from.
+
+  Attributes:
+    network: the network.
+    pipe: the Params `pipeline`.
+    costs: of each layer, for one micro-batch.
+    layers: times of each layer for one micro-batch, in seconds or in FLOPs.
+    measured: the file of times and its rows a micro-batch; None if they are FLOPs.
+    cells: half-open layer range of each stage.
+    schedule: the actions of every device.
+  """
+
+  network: Network
+  pipe: Params
+  costs: tuple[LayerCost, ...]
+  layers: tuple[LayerTime, ...]
+  measured: layer_times.LayerTimes | None
+  cells: partition.Cells
+  schedule: Schedule
+
+  def times(self, hardware: Hardware | None) -> StageTimes:
+    """Returns the times of the stages: in FLOPs if nothing is known of seconds.
+
+    With hardware, the update of a stage that has copies takes the way of the weights
+    to a copy and that of its gradients back.
+    """
+    factor = 1.0
+    if hardware and not self.measured:
+      factor = 1 / (hardware.flops_per_sec * hardware.efficiency)
+    times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
+    if hardware is None or len(self.schedule.placement) == 1:
+      return times
+    updates = [
+      sum(map(hardware.transfer_secs, (state.weights, state.gradients)))
+      for state in map(self._state_of, self.cells)
+    ]
+    return dataclasses.replace(times, update=updates)
+
+  def _state_of(self, cell: tuple[int, int]) -> LayerState:
+    states = self.network.states[cell[0] : cell[1]]
+    return LayerState(
+      weights=sum(state.weights for state in states),
+      gradients=sum(state.gradients for state in states),
+    )
+
+  def timeline(self, hardware: Hardware | None) -> Timeline:
+    """Simulates a step; without hardware, a transfer takes no time."""
+    times = self.times(hardware)
+    if hardware is None:
+      return simulate(self.schedule, times)
+    links = [
+      self.costs[end - 1].border_bytes / hardware.link_bytes_per_sec
+      for _, end in self.cells[:-1]
+    ]
+    return simulate(self.schedule, times, hardware.link_latency_secs, links)
+
+  def memory(self, remat: str | None = None) -> tuple[StageMemory, ...]:
+    """Predicts the memory of every stage, as drafted or with another kind of remat."""
+    if remat is None and self.pipe.remat == "layer":
+      remat = "layer"
+    return memory.predict(
+      self.costs,
+      self.network.states,
+      self.cells,
+      self.schedule,
+      self.network.field_bytes(self.pipe.num_micro_batches),
+      remat,
+    )
+
+
+def make(pipe: Params, network: Network) -> Draft:
+  """Makes the schedule and cuts the layers into as many cells as it has stages.
+
+  Layers are cut so that the busiest stage has as little to do as possible: by the times
+  of the file `layer_times`, else by FLOPs, of forward, recomputation and backward.
+
+  Args:
+    pipe: the Params `pipeline` of a run, checked by `model.check`.
+    network: of that run.
+
+  Raises:
+    ValueError, LookupError, OSError: a field is not allowed for this network and its
+      batches, or a file is missing.
+  """
+  costs = network.costs(pipe.num_micro_batches)
+  measured = _measured(pipe, network) if pipe.layer_times else None
+  if measured:
+    layers = measured.for_batch(network.batch_size() // pipe.num_micro_batches)
+  else:
+    layers = layer_times.from_costs(costs).layers
+  made, cells = _schedule_and_cells(pipe, layers)
+  model.check_devices(pipe.devices, made.num_devices)
+  return Draft(network, pipe, costs, layers, measured, cells, made)
+
+
+def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
+  path = pipe.layer_times
+  times = layer_times.read(path)
+  try:
+    times.check_names(network.names)
+  except ValueError as error:
+    raise ValueError(f"pipeline.layer_times={path!r}: {error}") from error
+  return times
+
+
+def _schedule_and_cells(
+  pipe: Params, layers: Sequence[LayerTime]
+) -> tuple[Schedule, partition.Cells]:
+  """Makes the schedule and cuts the layers into as many cells as it has stages."""
+  number = pipe.num_partitions
+  if number > len(layers):
+    raise ValueError(
+      f"pipeline.num_partitions={number}: must be at most the number of layers, "
+      f"{len(layers)}"
+    )
+  if pipe.schedule == model.ZB_AUTO:
+    cells = _cut(pipe, layers, number * (pipe.stages_per_device or 1))
+    return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
+  if schedule.is_file(pipe.schedule) and not pathlib.Path(pipe.schedule).is_file():
+    raise LookupError(f"pipeline.schedule={pipe.schedule!r}: there is no such file")
+  made = schedule.make(
+    pipe.schedule,
+    number,
+    pipe.num_micro_batches,
+    pipe.remat == "cell",
+    **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
+  )
+  return made, _cut(pipe, layers, made.num_stages)
+
+
+def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Cells:
+  """Cuts layers into cells: as told, or so that all take equally long."""
+  if number > len(layers):
+    raise ValueError(
+      f"pipeline.num_partitions={pipe.num_partitions} with schedule {pipe.schedule} "
+      f"makes {number} cells: must be at most the number of layers, {len(layers)}"
+    )
+  lengths = pipe.lengths
+  if lengths and len(lengths) != number:
+    raise ValueError(
+      f"pipeline.lengths={lengths!r}: must be empty or hold a number of layers, at "
+      f"least 1, for each of the {number} cells of num_partitions="
+      f"{pipe.num_partitions}"
+    )
+  if lengths:
+    return partition.explicit(len(layers), lengths)
+  again = pipe.remat != "none"
+  return partition.balance(
+    [layer.total + (layer.forward if again else 0) for layer in layers], number
+  )
+
+
+def _zero_bubble(pipe: Params, times: StageTimes) -> Schedule:
+  """Makes the best schedule for these times, of at most twice 1F1B's activations.
+
+  Whatever the hardware, so that what is trained is what was planned.
+  """
+  stages = pipe.stages_per_device or 1
+  return schedule_search.zero_bubble(
+    times,
+    pipe.num_micro_batches,
+    memory_limit=2 * pipe.num_partitions * stages,
+    stages_per_device=stages,
+    remat=pipe.remat == "cell",
+  )
+
+
+def _stage_times(
+  layers: Sequence[LayerTime], cells: partition.Cells, remat: str, factor: float = 1.0
+) -> StageTimes:
+  """Adds up the layers of each stage, `factor` times as long.
+
+  With remat `layer`, a backward computes each layer again.
+  """
+  forward = [factor * sum(x.forward for x in layers[a:b]) for a, b in cells]
+  inputs = [factor * sum(x.input_gradient for x in layers[a:b]) for a, b in cells]
+  weights = [factor * sum(x.weight_gradient for x in layers[a:b]) for a, b in cells]
+  if remat == "layer":
+    inputs = [a + b for a, b in zip(inputs, forward, strict=True)]
+  return StageTimes(forward, inputs, weights)

@@ -1,0 +1,200 @@
+"""How long each layer takes: measured on a device, or from its operations.
+
+A file of measured times (`tools/profile_layers.py` writes one) is a JSON object:
+
+  {
+    "device": "CPU, 1 thread",
+    "batch": 4,
+    "layers": [
+      {"name": "stem", "forward": 0.01, "input_gradient": 0.0, "weight_gradient": 0.02},
+      ...
+    ]
+  }
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from tfpipe.cost import LayerCost
+from tfpipe.spelling import nearest
+
+__all__ = ["LayerTime", "LayerTimes", "from_costs", "read", "write"]
+
+_TIMES = ("forward", "input_gradient", "weight_gradient")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTime:
+  """Seconds that one layer takes for one micro-batch.
+
+  Attributes:
+    name: of the layer.
+    forward: F.
+    input_gradient: B; the gradients at its inputs, 0 for the first layer.
+    weight_gradient: W; 0 without trained weights.
+
+  Raises ValueError, naming layer and field, for what is no finite number >= 0.
+  """
+
+  name: str
+  forward: float
+  input_gradient: float
+  weight_gradient: float
+
+  def __post_init__(self) -> None:
+    for field in _TIMES:
+      value = getattr(self, field)
+      is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+      if not is_number or not math.isfinite(value) or value < 0:
+        raise ValueError(
+          f"layer {self.name!r}: {field} is {value!r}: expected a finite number >= 0"
+        )
+
+  @property
+  def total(self) -> float:
+    """Forward and backward."""
+    return self.forward + self.input_gradient + self.weight_gradient
+
+  def scaled(self, factor: float) -> LayerTime:
+    """Returns times that are `factor` times as long."""
+    return LayerTime(self.name, *(factor * getattr(self, field) for field in _TIMES))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTimes:
+  """Times of all layers of a network, in order.
+
+  Attributes:
+    device: what was measured, for people.
+    batch: rows of the micro-batch.
+    layers: one time a layer.
+
+  Raises ValueError for a batch that is no whole number >= 1, no layers, or two of one
+  name.
+  """
+
+  device: str
+  batch: int
+  layers: tuple[LayerTime, ...]
+
+  def __post_init__(self) -> None:
+    if type(self.batch) is not int or self.batch < 1:
+      raise ValueError(f"batch is {self.batch!r}: expected a whole number >= 1")
+    if not self.layers:
+      raise ValueError("layers is empty: expected the times of at least one layer")
+    seen: set[str] = set()
+    for layer in self.layers:
+      if layer.name in seen:
+        raise ValueError(f"layer {layer.name!r} is there twice")
+      seen.add(layer.name)
+
+  def check_names(self, names: Sequence[str]) -> None:
+    """Raises ValueError, naming the first layer that differs, unless they are these."""
+    here, known = [layer.name for layer in self.layers], set(names)
+    for name in here:
+      if name not in known:
+        raise ValueError(
+          f"layer {name!r} is none of the network's {len(names)}{nearest(name, names)}"
+        )
+    known = set(here)
+    for name in names:
+      if name not in known:
+        raise ValueError(f"the network's layer {name!r} has no times")
+    for index, (found, expected) in enumerate(zip(here, names, strict=True)):
+      if found != expected:
+        raise ValueError(f"layer {index} is {found!r}, but {expected!r} in the network")
+
+  def for_batch(self, batch: int) -> tuple[LayerTime, ...]:
+    """Returns the times of micro-batches of other rows: as many times as long."""
+    if batch == self.batch:
+      return self.layers
+    return tuple(layer.scaled(batch / self.batch) for layer in self.layers)
+
+
+def from_costs(costs: Sequence[LayerCost], flops_per_sec: float = 1.0) -> LayerTimes:
+  """Takes operations for time: `flops_per_sec` of 1 gives times in operations.
+
+  The gradient at the inputs costs a forward, that of the weights another. A product of
+  two inputs has a gradient for each of both. Nothing needs the gradient at the
+  network's own input. Memory-bound layers take longer than this says.
+
+  Args:
+    costs: of all layers, in order, for one micro-batch.
+    flops_per_sec: of the device.
+
+  Returns:
+    times with device '' and batch 1: they are those of the costs' own micro-batch.
+  """
+  layers = []
+  for index, cost in enumerate(costs):
+    forward = cost.flops / flops_per_sec
+    of_two_inputs = 0 if cost.param_bytes else cost.matmul_flops / flops_per_sec
+    backward = forward + of_two_inputs if index else 0.0
+    weights = forward if cost.param_count else 0.0
+    layers.append(LayerTime(cost.name, forward, backward, weights))
+  return LayerTimes("", 1, tuple(layers))
+
+
+def write(path: str | pathlib.Path, times: LayerTimes) -> None:
+  """Writes times as JSON, a layer a line."""
+  rows = ",\n".join(
+    "    " + json.dumps(dataclasses.asdict(layer)) for layer in times.layers
+  )
+  pathlib.Path(path).write_text(
+    f'{{\n  "device": {json.dumps(times.device)},\n  "batch": {times.batch},\n'
+    f'  "layers": [\n{rows}\n  ]\n}}\n'
+  )
+
+
+def read(path: str | pathlib.Path) -> LayerTimes:
+  """Reads what `write` writes.
+
+  Raises:
+    LookupError: there is no such file.
+    ValueError: its content has another form; the file, the layer and the field are
+      named.
+  """
+  file = pathlib.Path(path).expanduser()
+  if not file.is_file():
+    raise LookupError(f"layer times {str(path)!r}: there is no such file")
+  try:
+    return _times(json.loads(file.read_text()))
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path}: line {error.lineno}: {error.msg}") from error
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+
+
+def _times(fields: Any) -> LayerTimes:
+  _check_fields(fields, ("device", "batch", "layers"), "the file")
+  if not isinstance(fields["device"], str):
+    raise ValueError(f"device is {fields['device']!r}: expected a text")
+  if not isinstance(fields["layers"], list):
+    raise ValueError(f"layers is {fields['layers']!r}: expected a list")
+  layers = []
+  for index, layer in enumerate(fields["layers"]):
+    _check_fields(layer, ("name", *_TIMES), f"layers[{index}]")
+    if not isinstance(layer["name"], str):
+      raise ValueError(f"layers[{index}]: name is {layer['name']!r}: expected a text")
+    layers.append(LayerTime(**layer))
+  return LayerTimes(fields["device"], fields["batch"], tuple(layers))
+
+
+def _check_fields(fields: Any, known: Sequence[str], where: str) -> None:
+  if not isinstance(fields, dict):
+    raise ValueError(f"{where} is {fields!r}: expected an object")
+  for name in fields:
+    if name not in known:
+      raise ValueError(
+        f"{where}: field {name!r} is not one of {', '.join(known)}"
+        f"{nearest(name, known)}"
+      )
+  missing = [name for name in known if name not in fields]
+  if missing:
+    raise ValueError(f"{where}: {', '.join(missing)} missing")

@@ -1,0 +1,218 @@
+"""The layers of a run as numbers: what each costs, keeps and reads.
+
+Asked of Params and `FPropMeta` alone, without TensorFlow. Of layers that differ in
+nothing but their names one is asked: deep networks have thousands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfpipe import model
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.memory import LayerState
+from tfpipe.nested_map import NestedMap
+from tfpipe.params import Params
+from tfpipe.spelling import nearest
+
+__all__ = ["Network"]
+
+
+class Network:
+  """The network of a run.
+
+  Attributes:
+    names: of the layers, in order.
+    states: what each layer keeps between steps, and reads.
+    unsplit: layers with a backward that gives both gradients at once (their class says
+      `SPLITS_BACKWARD = False`, or that of a layer in them).
+
+  Raises:
+    ValueError, TypeError, AttributeError: a field of the Params is not allowed.
+  """
+
+  def __init__(self, p: Params) -> None:
+    model.check(p)
+    self._params = p
+    self._task = p.task.Instantiate()
+    learner = p.task.learner.Instantiate()
+    self._layers = self._task.Layers()
+    _check_names(self._layers)
+    self.names = tuple(layer.name for layer in self._layers)
+    self._keys = [_key(layer) for layer in self._layers]
+    self._costs: dict[tuple[str, int], tuple[LayerCost, ...]] = {}
+    states: dict[Any, tuple[LayerState, bool]] = {}
+    for key, layer in zip(self._keys, self._layers, strict=True):
+      if key not in states:
+        # Instantiating checks the Params, which FPropMeta takes for granted.
+        made = layer.Instantiate()
+        states[key] = _state(made, learner), _splits(made)
+    self.states = tuple(states[key][0] for key in self._keys)
+    self.states = (
+      dataclasses.replace(
+        self.states[0], fields=self.states[0].fields | {*self._task.INPUT_FIELDS}
+      ),
+      *self.states[1:],
+    )
+    self.unsplit = tuple(
+      name
+      for name, key in zip(self.names, self._keys, strict=True)
+      if not states[key][1]
+    )
+
+  def batch_size(self, owner: str = "input") -> int:
+    """Returns the rows of a mini-batch of `input` or `eval_input`."""
+    batch = self._params.Get(owner).Instantiate().specs()
+    return next(iter(batch.values())).shape[0]
+
+  def field_bytes(self, num_micro_batches: int) -> dict[str, int]:
+    """Returns the bytes of each field of a micro-batch of the training input."""
+    fields = self._micro_batch("input", num_micro_batches)
+    return {name: spec.bytes for name, spec in fields.items()}
+
+  def costs(
+    self, num_micro_batches: int, owner: str = "input"
+  ) -> tuple[LayerCost, ...]:
+    """Returns the cost of every layer for one micro-batch of `input` or `eval_input`.
+
+    Raises:
+      ValueError: the layers do not fit each other or the input's fields, or the batch
+        is not a multiple of the micro-batches.
+    """
+    key = owner, num_micro_batches
+    if key not in self._costs:
+      self._costs[key] = self._ask(self._micro_batch(owner, num_micro_batches))
+      _check_fits(self._params.task, owner, self._params.Get(owner).Instantiate())
+    return self._costs[key]
+
+  def _micro_batch(self, owner: str, number: int) -> dict[str, ArraySpec]:
+    batch = self._params.Get(owner).Instantiate().specs()
+    _check_divides(owner, batch, number)
+    return {
+      name: ArraySpec((spec.shape[0] // number, *spec.shape[1:]), spec.dtype)
+      for name, spec in batch.items()
+    }
+
+  def _ask(self, micro_batch: Mapping[str, ArraySpec]) -> tuple[LayerCost, ...]:
+    names = self._task.INPUT_FIELDS
+    _check_fields("the task", names, micro_batch)
+    inputs: Any = tuple(micro_batch[name] for name in names)
+    known: dict[Any, LayerCost] = {}
+    costs = []
+    for key, layer in zip(self._keys, self._layers, strict=True):
+      # Of any other nest than one array, its text.
+      key = key, inputs if isinstance(inputs, ArraySpec) else repr(inputs)
+      if key not in known:
+        args = inputs if isinstance(inputs, tuple) else (inputs,)
+        if layer.cls.SIDE_INPUTS:
+          _check_fields(f"layer {layer.name!r}", layer.cls.SIDE_INPUTS, micro_batch)
+          side = {name: micro_batch[name] for name in layer.cls.SIDE_INPUTS}
+          args = (*args, NestedMap(side))
+        known[key] = layer.cls.FPropMeta(layer, *args)
+      costs.append(dataclasses.replace(known[key], name=layer.name))
+      inputs = costs[-1].out_shapes
+    if not isinstance(inputs, dict) or "loss" not in inputs:
+      raise ValueError(
+        f"the last layer, {self.names[-1]!r}, must return metrics with 'loss' among "
+        "them"
+      )
+    return tuple(costs)
+
+
+def _key(layer: Params) -> tuple:
+  """Gives what layers with equal Params but for their names have in common."""
+  fields = ((k, layer.Get(k)) for k in layer.GetKeys() if k != "name")
+  return tuple((name, _hashable(value)) for name, value in fields)
+
+
+def _hashable(value: Any) -> Any:
+  if isinstance(value, Params):
+    return tuple((name, _hashable(value.Get(name))) for name in value.GetKeys())
+  if isinstance(value, (list, tuple)):
+    return type(value), tuple(_hashable(item) for item in value)
+  if isinstance(value, dict):
+    return tuple((key, _hashable(item)) for key, item in value.items())
+  if value is None or isinstance(value, (bool, int, float, str, type)):
+    return type(value), value  # 1, 1.0 and True are equal
+  return type(value), id(value)
+
+
+def _state(layer: Any, learner: Any) -> LayerState:
+  weights = layer.weights()
+  own = {name: w for name, w in weights.items() if not w.tied_to}
+  trained = {name: w.shape for name, w in own.items() if w.trainable}
+  kinds = learner.state_bytes(trained)
+  tied: dict[str, int] = {}
+  for weight in weights.values():
+    if weight.tied_to:
+      owner = weight.tied_to.partition("/")[0]
+      tied[owner] = tied.get(owner, 0) + _bytes(weight.shape)
+  return LayerState(
+    weights=sum(_bytes(weight.shape) for weight in own.values()),
+    gradients=sum(_bytes(w.shape) for w in weights.values() if w.trainable),
+    slots=kinds["slots"],
+    averages=kinds["ema"],
+    sums=kinds["accumulators"],
+    tied=tied,
+    fields=frozenset(layer.SIDE_INPUTS),
+  )
+
+
+def _bytes(shape: Sequence[int]) -> int:
+  return 4 * math.prod(shape)  # weights are float32
+
+
+def _splits(layer: Any) -> bool:
+  return getattr(layer, "SPLITS_BACKWARD", True) and all(
+    _splits(child) for child in layer.children()
+  )
+
+
+def _check_fits(task: Params, owner: str, source: Any) -> None:
+  """Refuses sizes that the task and an input both have, and the layers cannot see."""
+  for name in ("num_classes", "vocab_size"):
+    needed = getattr(source, name, 0)
+    if name in task and task.Get(name) < needed:
+      raise ValueError(
+        f"task.{name}={task.Get(name)}: must be at least the {needed} of {owner}"
+      )
+  size = source.params.image_size if "image_size" in source.params else None
+  if size is not None and "image_size" in task and task.image_size != size:
+    raise ValueError(
+      f"task.image_size={task.image_size}: must be the {size} of {owner}"
+    )
+
+
+def _check_divides(owner: str, batch: Mapping[str, ArraySpec], number: int) -> None:
+  rows = next(iter(batch.values())).shape[0]
+  if rows % number:
+    near = [m for m in range(1, rows + 1) if rows % m == 0]
+    best = min(near, key=lambda m: abs(m - number))
+    raise ValueError(
+      f"pipeline.num_micro_batches={number} does not divide {owner}.batch_size={rows}; "
+      f"the nearest number that does is {best}"
+    )
+
+
+def _check_names(layers: Sequence[Params]) -> None:
+  seen: set[str] = set()
+  for index, layer in enumerate(layers):
+    if not layer.name:
+      raise ValueError(f"layer {index} of the task has no name")
+    if layer.name in seen:
+      raise ValueError(f"two layers of the task are named {layer.name!r}")
+    seen.add(layer.name)
+
+
+def _check_fields(
+  owner: str, names: Sequence[str], batch: Mapping[str, ArraySpec]
+) -> None:
+  for name in names:
+    if name not in batch:
+      raise ValueError(
+        f"{owner} reads {name!r}; the input gives {', '.join(batch)}"
+        f"{nearest(name, batch)}"
+      )
