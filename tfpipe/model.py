@@ -65,6 +65,12 @@ def PipelineParams() -> Params:
     "labels are in range.",
   )
   p.Define(
+    "intra_op_threads",
+    0,
+    "Threads that an operation on a CPU may use, 0: as many as there are. All logical "
+    "CPUs share them; with 1, each stage works on a thread of its own.",
+  )
+  p.Define(
     "devices",
     "auto",
     "'auto' (GPUs if there are any, else logical CPUs), 'cpu', 'gpu', or device names "
@@ -126,6 +132,7 @@ def check(p: Params) -> None:
   for key in ("num_partitions", "num_micro_batches"):
     _check_count("pipeline", p.pipeline, key, 1)
   _check_schedule(p.pipeline)
+  _check_count("pipeline", p.pipeline, "intra_op_threads", 0)
   _check_choice("pipeline", p.pipeline, "remat", REMAT)
   if not isinstance(p.pipeline.xla, bool):
     raise ValueError(f"pipeline.xla={p.pipeline.xla!r}: must be True or False")

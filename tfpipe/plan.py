@@ -21,7 +21,7 @@ from tfpipe.schedule.schedule import Schedule
 from tfpipe.simulate import StageTimes
 from tfpipe.timeline import Timeline
 
-__all__ = ["Plan", "make", "summary", "table"]
+__all__ = ["Plan", "align", "make", "summary", "table", "table_rows"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +156,11 @@ def _notes(draft: Draft, hardware: Hardware | None) -> list[str]:
 
 def table(plan: Plan) -> str:
   """Draws the cut: a line for each cell, with its device if cells share devices."""
+  return align(table_rows(plan))
+
+
+def table_rows(plan: Plan) -> list[list[str]]:
+  """Returns the rows of `table`, the names of the columns first."""
   flops = [cost.flops for cost in plan.costs]
   loads = partition.loads(flops, plan.cells)
   total = sum(loads) or 1
@@ -180,7 +185,7 @@ def table(plan: Plan) -> str:
     for stage, row in enumerate(rows[1:]):
       devices = (str(pipe[stage]) for pipe in plan.schedule.placement)
       row.insert(1, ",".join(dict.fromkeys(devices)))
-  return align(rows)
+  return rows
 
 
 def summary(plan: Plan) -> str:

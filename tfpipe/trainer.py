@@ -18,6 +18,7 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.program import profile
 from tfpipe.program.lock import lock
 from tfpipe.program.report import first_screen, lists, show
 from tfpipe.program.run import Run
@@ -62,6 +63,12 @@ flags.DEFINE_bool(
   False,
   "With --mode=plan: searches all of --num_partitions, --num_micro_batches, "
   "--schedule, --stages_per_device and --remat that are not given.",
+)
+flags.DEFINE_string(
+  "profile",
+  None,
+  "start:count: measures these steps and compares them with the prediction; writes "
+  "timeline.json, and trace.json for Perfetto.",
 )
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
@@ -193,7 +200,22 @@ def _search(params: Params, hardware: Hardware, network: Network) -> str:
   return plan_search.table(front, f"--model={FLAGS.model}")
 
 
-def _set_up(params: Params, plan: Plan, held: contextlib.ExitStack) -> Trainer:
+def _profile(params: Params) -> profile.Window | None:
+  if FLAGS.profile is None:
+    return None
+  if FLAGS.mode not in ("train", "train_and_eval"):
+    raise ValueError(
+      f"--profile has no effect with --mode={FLAGS.mode}; it measures training"
+    )
+  return profile.parse(FLAGS.profile, params.train.max_steps)
+
+
+def _set_up(
+  params: Params,
+  plan: Plan,
+  window: profile.Window | None,
+  held: contextlib.ExitStack,
+) -> Trainer:
   """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
   logdir = _logdir()
   run = Run(params, plan)
@@ -202,7 +224,9 @@ def _set_up(params: Params, plan: Plan, held: contextlib.ExitStack) -> Trainer:
   restored = restore_newest(run, logdir)
   if not trains and not restored:
     raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
-  trainer = Trainer(run, logdir, trains=trains, evaluates=FLAGS.mode != "train")
+  trainer = Trainer(
+    run, logdir, trains=trains, evaluates=FLAGS.mode != "train", profile=window
+  )
   if trains:
     logdir.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock(logdir))
@@ -233,6 +257,7 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
   if len(argv) > 1:
     raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
   params, changes = _prepare()
+  window = _profile(params)
   if FLAGS.mode == "plan":
     return _show_plan(params, changes)
   plan = plan_lib.make(params)
@@ -241,7 +266,7 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
   show(first_screen(params, changes, plan))
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
-  return _set_up(params, plan, held)
+  return _set_up(params, plan, window, held)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from tests.layers import conformance, conformance_text, profiler
 from tfpipe import cost
 from tfpipe.nested_map import NestedMap
-from tfpipe.pipeline.cell import CellFunction
+from tfpipe.pipeline.cell import CellFunction, flat_args
 
 # Of central differences: small against the bends of ReLU and max pool, large against
 # rounding. Where a direction meets a bend the difference is off by some percent.
@@ -109,7 +109,8 @@ def test_one_trace_serves_all_calls(tf, factory, inputs, side):
   )
   theta, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
   seeds = tf.zeros([len(layer.seeds()), 3], tf.int64)
-  outputs = [function(list(theta.values()), seeds, *rest).tensors for _ in range(2)]
+  args = flat_args(list(theta.values()), seeds, *rest)
+  outputs = [function.outputs(function(args)).tensors for _ in range(2)]
   assert function.num_traces == 1
   for first, second in zip(*outputs, strict=True):
     np.testing.assert_array_equal(first, second)

@@ -54,6 +54,24 @@ def make_logical_cpus(num_devices: int) -> None:
     ) from error
 
 
+def set_intra_op_threads(number: int) -> None:
+  """Lets an operation on a CPU use this many threads; 0: TensorFlow decides.
+
+  Raises:
+    ValueError: TensorFlow has started with another number.
+  """
+  if number == tf.config.threading.get_intra_op_parallelism_threads():
+    return
+  try:
+    tf.config.threading.set_intra_op_parallelism_threads(number)
+  except RuntimeError as error:
+    raise ValueError(
+      f"pipeline.intra_op_threads={number}: TensorFlow has already started with "
+      f"{tf.config.threading.get_intra_op_parallelism_threads()}; ask for the threads "
+      "before its first operation"
+    ) from error
+
+
 def existing(name: str) -> str:
   """Gives the name that TensorFlow lists a device by.
 

@@ -59,6 +59,16 @@ class MetricsFile:
     with self._path.open("a") as file:
       file.write(json.dumps(record, allow_nan=False) + "\n")
 
+  def losses(self) -> dict[str, list[tuple[int, float]]]:
+    """Reads the losses written so far, by kind: steps and values, the last of each."""
+    found: dict[str, dict[int, float]] = {}
+    if self._path.exists():
+      for text in self._path.read_text().splitlines():
+        record = json.loads(text)
+        if record.get("loss") is not None:
+          found.setdefault(record["kind"], {})[record["step"]] = record["loss"]
+    return {kind: sorted(values.items()) for kind, values in found.items()}
+
 
 class Progress:
   """Rate and remaining time, measured between lines of progress."""

@@ -39,6 +39,7 @@ class Run:
       params.eval_input.Instantiate() if params.eval_input else None
     )
     layers = [layer.Instantiate() for layer in task.Layers()]
+    placement.set_intra_op_threads(params.pipeline.intra_op_threads)
     self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
     # With them on, Grappler reorders sums and fuses products by what it finds on one
     # device, so that the last bits would depend on the cut.
@@ -57,9 +58,12 @@ class Run:
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
 
-  def train_function(self) -> tf.types.experimental.ConcreteFunction:
+  def train_function(
+    self, *, timed: bool = False
+  ) -> tf.types.experimental.ConcreteFunction:
     """Traces the training step; see `Pipeline.train_function`."""
-    return self.pipeline.train_function(self.learner, tensor_specs(self.input))
+    specs = tensor_specs(self.input)
+    return self.pipeline.train_function(self.learner, specs, timed=timed)
 
   def eval_function(self) -> tf.types.experimental.ConcreteFunction:
     """Traces evaluation, with the moving averages of the weights if there are any."""

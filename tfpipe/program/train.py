@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from tfpipe.program import checkpoint as checkpoint_lib
+from tfpipe.program import run_page
 from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.profile import Profiler, Window
 from tfpipe.program.report import MetricsFile, Progress, line, show
 from tfpipe.program.run import Run
 from tfpipe.program.stop import StopSignal
@@ -48,9 +50,16 @@ class Trainer:
   """Trains a run to its last step, saving and evaluating on the way."""
 
   def __init__(
-    self, run: Run, logdir: pathlib.Path, *, trains: bool = True, evaluates: bool = True
+    self,
+    run: Run,
+    logdir: pathlib.Path,
+    *,
+    trains: bool = True,
+    evaluates: bool = True,
+    profile: Window | None = None,
   ) -> None:
     self._run = run
+    self._profiler = Profiler(run, profile, logdir) if profile else None
     self._p = run.params.train
     self._logdir = logdir
     self._metrics = MetricsFile(logdir)
@@ -81,8 +90,8 @@ class Trainer:
         if batch is None:
           show(f"the training data ended after step {step}")
           break
-        outputs = function(batch)
         step += 1
+        outputs = self._step(function, step, batch)
         self._check(step, outputs)
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
@@ -99,6 +108,30 @@ class Trainer:
       show(f"stopped by {stop.name} after step {step}; the same command continues")
     elif self._evaluates:
       self.evaluate()
+    self._write_page()
+
+  def _step(self, function: Any, step: int, batch: Any) -> Mapping[str, Any]:
+    """Runs a step, and measures it if it is to be."""
+    profiler = self._profiler
+    timed = profiler.function(step) if profiler else None
+    outputs = (timed or function)(batch)
+    if profiler:
+      profiler.add(step, outputs)
+    return outputs
+
+  def _write_page(self) -> None:
+    """Writes the page of the run, `report.html`."""
+    profiler = self._profiler
+    path = self._logdir / "report.html"
+    path.write_text(
+      run_page.page(
+        self._run,
+        self._metrics.losses(),
+        profiler.timelines if profiler else {},
+        profiler.comparison if profiler else None,
+      )
+    )
+    show(f"wrote {path}")
 
   def evaluate(self) -> None:
     """Evaluates on the whole split and reports."""

@@ -1,0 +1,96 @@
+"""The page of a run: what `page` draws, gathered from plan, metrics and measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tfpipe import plan as plan_lib
+from tfpipe import simulate, units
+from tfpipe.plan import Plan
+from tfpipe.program import page as page_lib
+from tfpipe.program.page import MemoryRow, PageData, Table
+from tfpipe.program.run import Run
+from tfpipe.simulate import StageTimes
+from tfpipe.timeline import Timeline
+from tfpipe.timeline_compare import Comparison
+
+_KINDS = (
+  "weights",
+  "slots",
+  "averages",
+  "accumulators",
+  "batch",
+  "stash",
+  "recomputed",
+)
+
+
+def page(
+  run: Run,
+  losses: Mapping[str, Sequence[tuple[int, float]]],
+  timelines: Mapping[str, Timeline],
+  comparison: Comparison | None,
+) -> str:
+  """Returns the page as HTML.
+
+  Args:
+    run: the run.
+    losses: steps and values of each curve.
+    timelines: of one step, in seconds; none if none was measured.
+    comparison: of these.
+  """
+  plan = run.plan
+  notes = {"timelines": "; ".join(plan.notes)} if plan.notes and timelines else {}
+  if comparison and comparison.num_steps > 1:
+    notes["comparison"] = f"Measured: the median of {comparison.num_steps} steps."
+  header, *rows = plan_lib.table_rows(plan)
+  return page_lib.render(
+    PageData(
+      title=run.params.name,
+      facts=_facts(run),
+      cut=Table(header, rows),
+      memory=_memory(plan, run.devices),
+      schedule=_in_ticks(plan),
+      timelines=timelines,
+      comparison=_table(comparison),
+      losses=losses,
+      notes=notes,
+    )
+  )
+
+
+def _facts(run: Run) -> dict[str, str]:
+  plan, pipe = run.plan, run.params.pipeline
+  return {
+    "schedule": plan.schedule.name,
+    "partitions K": str(plan.schedule.num_devices),
+    "cells": str(len(plan.cells)),
+    "micro-batches M": str(pipe.num_micro_batches),
+    "remat": pipe.remat,
+    "batch size": str(run.input.params.batch_size),
+    "weights": units.format_count(sum(cost.param_count for cost in plan.costs)),
+    "predicted bubble": f"{plan.bubble:.1%}",
+    "devices": ", ".join(run.devices),
+    "steps": str(run.step),
+  }
+
+
+def _memory(plan: Plan, devices: Sequence[str]) -> list[MemoryRow]:
+  rows = []
+  for device, name in enumerate(devices):
+    of_device = [row for row in plan.stages if row.device == device]
+    parts = {kind: sum(getattr(row, kind) for row in of_device) for kind in _KINDS}
+    rows.append(MemoryRow(name, {kind: size for kind, size in parts.items() if size}))
+  return rows
+
+
+def _in_ticks(plan: Plan) -> Timeline:
+  """Runs the schedule as textbooks draw it: all stages equal."""
+  times = StageTimes.equal(plan.schedule.num_stages)
+  return simulate.simulate(plan.schedule, times)
+
+
+def _table(comparison: Comparison | None) -> Table | None:
+  if comparison is None:
+    return None
+  return Table(("", "predicted", "measured", "difference"), comparison.rows())
