@@ -1,14 +1,19 @@
 """The README's commands and its sample run as printed."""
 
+import dataclasses
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
+from absl.testing import flagsaver
 
+from tfpipe import layer_times, network, registry, schedule, trainer
 from tfpipe import plan as plan_lib
-from tfpipe import registry, trainer
 from tfpipe.program.run import Run
+from tfpipe.schedule import text
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
@@ -20,8 +25,9 @@ def blocks(language):
 
 def commands():
   """Every trainer command of the README that names an experiment of the repository."""
-  text = README.read_text()
-  found = re.findall(r"python -m tfpipe\.trainer (--model=\S+[^`\n]*)", text)
+  found = re.findall(
+    r"python -m tfpipe\.trainer (--model=\S+[^`\n]*)", README.read_text()
+  )
   return [line.split() for line in found if "my_params" not in line]
 
 
@@ -58,13 +64,33 @@ def test_the_costs_of_the_sample_are_those_of_its_products(sample):
   assert sum(cost.param_count for cost in plan.costs) == weights
 
 
-@pytest.mark.parametrize("arguments", commands(), ids=lambda a: a[0])
-def test_every_command_names_known_flags_and_an_experiment_that_can_be_planned(
-  arguments,
-):
-  flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-  assert all(flag in trainer.FLAGS for flag in flags)
-  plan_lib.make(trainer.model_params(flags["model"], []))
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+  """What other commands of the README write, in the current folder."""
+  monkeypatch.chdir(tmp_path)
+  made = schedule.make("1f1b", 2, 4)
+  pathlib.Path("mine.csv").write_text(text.to_csv(made))
+  char = network.Network(trainer.model_params("lm.shakespeare.Char", []))
+  times = layer_times.from_costs(char.costs(8), flops_per_sec=1e10)
+  layer_times.write("char.json", dataclasses.replace(times, device="CPU", batch=4))
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+@pytest.mark.usefixtures("files")
+def test_every_command_is_understood_and_can_be_planned(arguments):
+  with flagsaver.flagsaver():
+    assert trainer.FLAGS(["trainer", *arguments]) == ["trainer"]
+    params = trainer.model_params(trainer.FLAGS.model, trainer.overrides())
+    plan = plan_lib.make(params)
+  assert plan.timeline.makespan > 0
+
+
+def test_a_schedule_of_ones_own_is_made_as_shown(tmp_path):
+  (line,) = re.findall(r'^python -c "(.*)" > mine.csv$', README.read_text(), re.M)
+  run = subprocess.run(
+    [sys.executable, "-c", line], capture_output=True, text=True, check=True
+  )
+  assert text.from_csv(run.stdout) == schedule.make("1f1b", 2, 4)
 
 
 def test_every_experiment_that_is_named_exists():

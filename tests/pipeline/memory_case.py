@@ -15,12 +15,13 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tests.pipeline import harness, toy
+from tests.pipeline import harness, toy, toy_bodies
 from tests.pipeline.networks import Network
 from tfpipe.pipeline.placement import make_logical_cpus
 
 DIM = 64
 LAYERS = 8
+LAYER_TYPES = {"Dense": toy.Dense, "Deep": toy_bodies.Deep}
 
 
 def batch(rows: int) -> dict[str, np.ndarray]:
@@ -28,11 +29,13 @@ def batch(rows: int) -> dict[str, np.ndarray]:
   return {"x": x, "target": x, "weight": np.ones(rows, np.float32)}
 
 
-def peak_bytes(rows: int, num_micro_batches: int, name: str, remat: str) -> int:
+def peak_bytes(
+  rows: int, num_micro_batches: int, name: str, remat: str, layer: str = "Dense"
+) -> int:
   """Gives by how much the second step raises the memory of this process."""
   make_logical_cpus(2)
-  dense = toy.Dense.Params().Set(dim=DIM)
-  layers = toy.named(*[dense] * LAYERS, toy.Regression.Params().Set(dim=DIM))
+  params = LAYER_TYPES[layer].Params().Set(dim=DIM)
+  layers = toy.named(*[params] * LAYERS, toy.Regression.Params().Set(dim=DIM))
   network = Network(lambda: layers, ("x",), lambda _: [batch(rows)])
   training = harness.start(
     tf,

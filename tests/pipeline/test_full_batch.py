@@ -42,9 +42,11 @@ def _check(tf, network, case):
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
 
 
-# Dropout and padding; a weight on two stages; losses of middle stages; text with all of
-# it, one of four micro-batches being padding only.
-@pytest.mark.parametrize("network", ["dropout", "tied", "losses", "tokens"])
+# Dropout and padding; a weight on two stages; two tensors between stages; losses of
+# middle stages; text with all of it, one of four micro-batches being padding only.
+@pytest.mark.parametrize(
+  "network", ["dropout", "tied", "two_inputs", "losses", "tokens", "transformer"]
+)
 def test_three_steps_equal_plain_tensorflow_on_the_whole_batch(tf, network):
   for case in CASES:
     _check(tf, network, case)

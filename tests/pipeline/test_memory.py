@@ -8,14 +8,30 @@ import sys
 import pytest
 
 from tests.pipeline.memory_case import DIM, LAYERS
+from tests.pipeline.toy_bodies import Deep
 
-# (rows, micro-batches, schedule, remat), micro-batches being of equal size.
-ALL = (131072, 16, "gpipe", "none")
-REMAT = (131072, 16, "gpipe", "cell")
-EARLY = (131072, 16, "1f1b", "none")
-LONGER = (262144, 32, "1f1b", "none")
-# Bytes of the outputs of all layers for 131072 rows.
-STASH = 4 * 131072 * DIM * LAYERS
+ROWS = 8192  # of a micro-batch
+# Bytes that a stage keeps of one micro-batch: the outputs of half of the layers.
+STAGE = 4 * ROWS * DIM * LAYERS // 2
+# And of the loss: the error of each output.
+LOSS = 1 / 4
+# At most so many of these are temporary values, and gradients on their way.
+SLACK = 10
+
+# (micro-batches, schedule, remat, layer)
+ALL = (32, "gpipe", "none", "Dense")
+ALL_OF_FEW = (4, "gpipe", "none", "Dense")
+EARLY = (32, "1f1b", "none", "Dense")
+EARLY_OF_FEW = (4, "1f1b", "none", "Dense")
+REMAT = (32, "gpipe", "cell", "Dense")
+SPLIT = (32, "zb_h1", "none", "Dense")
+DEEP, DEEP_BY_LAYER, DEEP_BY_CELL = (
+  (16, "gpipe", remat, "Deep") for remat in ("none", "layer", "cell")
+)
+CASES = [
+  *(ALL, ALL_OF_FEW, EARLY, EARLY_OF_FEW, REMAT, SPLIT),
+  *(DEEP, DEEP_BY_LAYER, DEEP_BY_CELL),
+]
 
 pytestmark = pytest.mark.skipif(
   not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks are measured on Linux"
@@ -24,8 +40,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def peaks():
-  """Gives the bytes that a step takes at its peak beside weights and batch, by case."""
-  cases = [ALL, REMAT, EARLY, LONGER]
+  """Gives what a step takes at its peak beside weights and batch, in STAGEs."""
+  cases = [(ROWS * m, m, name, remat, layer) for m, name, remat, layer in CASES]
   run = subprocess.run(
     [sys.executable, "-m", "tests.pipeline.memory_case", json.dumps(cases)],
     capture_output=True,
@@ -35,19 +51,31 @@ def peaks():
     env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
   )
   assert run.returncode == 0, run.stderr
-  return dict(zip(cases, map(int, run.stdout.split()), strict=True))
+  found = [int(word) / STAGE for word in run.stdout.split()]
+  return dict(zip(CASES, found, strict=True))
 
 
-def test_gpipe_without_remat_keeps_all_activations(peaks):
-  assert STASH < peaks[ALL] < 2 * STASH
+@pytest.mark.parametrize("case", [ALL, ALL_OF_FEW])
+def test_gpipe_keeps_the_activations_of_all_micro_batches_in_both_stages(peaks, case):
+  formula = (2 + LOSS) * case[0]
+  assert formula <= peaks[case] <= formula + SLACK
 
 
-def test_remat_frees_the_activations_inside_a_stage_until_its_backward(peaks):
-  # What remains: a border of 1/8 of the layers, one micro-batch of 16, and the next.
-  assert peaks[REMAT] < STASH / 2
+@pytest.mark.parametrize("case", [EARLY, EARLY_OF_FEW])
+def test_1f1b_keeps_two_micro_batches_and_one_whatever_their_number(peaks, case):
+  assert peaks[case] <= 2 + 1 + SLACK
 
 
-def test_1f1b_bounds_the_activations_by_the_stages_not_the_micro_batches(peaks):
-  # Of stage 0 two micro-batches, of stage 1 one: 3/32 of all, and temporary values.
-  assert peaks[EARLY] < STASH / 2
-  assert peaks[LONGER] < STASH / 2
+def test_zero_bubble_keeps_two_micro_batches_and_their_gradients_in_each_stage(peaks):
+  assert peaks[SPLIT] <= 2 * 2 * 2 + SLACK
+
+
+def test_remat_by_cell_keeps_the_input_of_a_stage(peaks):
+  # Of the second stage: a quarter of what four layers give; the first has the batch.
+  assert peaks[REMAT] <= 32 / 4 + 2 + SLACK
+
+
+def test_remat_by_layer_keeps_the_inputs_of_layers_and_one_layer_inside(peaks):
+  assert peaks[DEEP] >= 2 * 16 * Deep.INSIDE
+  assert peaks[DEEP_BY_LAYER] <= 2 * 16 + 2 * Deep.INSIDE / 4 + SLACK
+  assert peaks[DEEP_BY_CELL] <= 16 / 4 + 2 * Deep.INSIDE + SLACK

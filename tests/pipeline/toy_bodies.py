@@ -28,6 +28,18 @@ class Body(Layer):
     return tf.tanh(tf.matmul(x, theta.w))
 
 
+class Deep(Body):
+  """Keeps seven values of the size of its input."""
+
+  INSIDE = 7
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
+    y = tf.tanh(tf.matmul(x, theta.w))
+    for _ in range(self.INSIDE - 1):
+      y = tf.tanh(y + 0.1)
+    return y
+
+
 class WhileLoop(Body):
   """Three turns of a graph loop, with the weight inside."""
 
@@ -90,4 +102,12 @@ class ManyOutputs(Body):
     return tf.concat([kept, tf.cast(indices[:, :1], tf.float32)], axis=1)
 
 
-BODIES = (WhileLoop, Branch, KerasLayer, KerasOps, InnerFunction, ManyOutputs)
+BODIES = (
+  Deep,
+  WhileLoop,
+  Branch,
+  KerasLayer,
+  KerasOps,
+  InnerFunction,
+  ManyOutputs,
+)

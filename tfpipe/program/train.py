@@ -68,6 +68,7 @@ class Trainer:
     self._saved_step = run.step
     # Missing data is found here, before the first step.
     if trains:
+      self._metrics.mend()
       self._batches = iter(run.input.dataset(start_step=run.step))
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
