@@ -7,7 +7,9 @@ from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layer_times import LayerTime, LayerTimes
 
 TIMES = LayerTimes(
-  "a device", 4, (LayerTime("stem", 0.1, 0.0, 0.2), LayerTime("loss", 1, 2e-9, 0.0))
+  "a device",
+  4,
+  (LayerTime("stem", 0.1, 0.0, 0.2, 0.5), LayerTime("loss", 1, 2e-9, 0.0)),
 )
 
 
@@ -17,7 +19,8 @@ def cost(name, flops, matmul_flops=0, count=0, num_bytes=0):
 
 
 def fields(**changes):
-  layer = {"name": "a", "forward": 1, "input_gradient": 2, "weight_gradient": 3}
+  times = {"forward": 1, "input_gradient": 2, "weight_gradient": 3, "update": 4}
+  layer = {"name": "a", **times}
   return {"device": "d", "batch": 1, "layers": [layer], **changes}
 
 
@@ -35,6 +38,7 @@ def test_what_is_written_is_read_again(tmp_path):
     "forward": 0.1,
     "input_gradient": 0.0,
     "weight_gradient": 0.2,
+    "update": 0.5,
   }
 
 
@@ -60,9 +64,9 @@ def test_every_product_has_two_gradients_and_nobody_needs_that_at_the_input():
   assert halves[1].total == 150
 
 
-def test_micro_batches_of_other_rows_take_as_many_times_as_long():
+def test_micro_batches_of_other_rows_take_as_many_times_as_long_but_not_updates():
   assert TIMES.for_batch(4) == TIMES.layers
-  assert TIMES.for_batch(1)[0] == LayerTime("stem", 0.025, 0.0, 0.05)
+  assert TIMES.for_batch(1)[0] == LayerTime("stem", 0.025, 0.0, 0.05, 0.5)
   assert TIMES.for_batch(8)[1] == LayerTime("loss", 2, 4e-9, 0.0)
 
 

@@ -279,6 +279,13 @@ def test_measured_times_decide_on_cut_and_step(tmp_path):
   assert made.notes[0].endswith("on a CPU with 12 rows, and scaled to 6")
 
 
+def test_each_device_updates_its_layers_after_its_last_backward(tmp_path):
+  path = measured(tmp_path, (9, 0, 0, 5), (2, 3, 4, 6), (1, 1, 1, 7))
+  made = plan.make(params(1, 1, num_partitions=2, layer_times=path))
+  assert made.times.update == (5, 6 + 7)
+  assert made.step_secs == 9 + 3 + 9 + 13
+
+
 def test_measured_times_of_another_network_are_refused(tmp_path):
   path = measured(tmp_path, *[(1, 1, 1)] * 3, names=("entry", "layer_1", "loss"))
   message = r"pipeline.layer_times='.*times.json': layer 'layer_1' is none .*'layer_0'"

@@ -55,8 +55,8 @@ class Draft:
     if hardware is None or len(self.schedule.placement) == 1:
       return times
     updates = [
-      sum(map(hardware.transfer_secs, (state.weights, state.gradients)))
-      for state in map(self._state_of, self.cells)
+      own + sum(map(hardware.transfer_secs, (state.weights, state.gradients)))
+      for own, state in zip(times.update, map(self._state_of, self.cells), strict=True)
     ]
     return dataclasses.replace(times, update=updates)
 
@@ -201,4 +201,5 @@ def _stage_times(
   weights = [factor * sum(x.weight_gradient for x in layers[a:b]) for a, b in cells]
   if remat == "layer":
     inputs = [a + b for a, b in zip(inputs, forward, strict=True)]
-  return StageTimes(forward, inputs, weights)
+  update = [factor * sum(x.update for x in layers[a:b]) for a, b in cells]
+  return StageTimes(forward, inputs, weights, update=update)

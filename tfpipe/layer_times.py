@@ -6,7 +6,13 @@ A file of measured times (`tools/profile_layers.py` writes one) is a JSON object
     "device": "CPU, 1 thread",
     "batch": 4,
     "layers": [
-      {"name": "stem", "forward": 0.01, "input_gradient": 0.0, "weight_gradient": 0.02},
+      {
+        "name": "stem",
+        "forward": 0.01,
+        "input_gradient": 0.0,
+        "weight_gradient": 0.02,
+        "update": 0.001
+      },
       ...
     ]
   }
@@ -26,7 +32,7 @@ from tfpipe.spelling import nearest
 
 __all__ = ["LayerTime", "LayerTimes", "from_costs", "read", "write"]
 
-_TIMES = ("forward", "input_gradient", "weight_gradient")
+_TIMES = ("forward", "input_gradient", "weight_gradient", "update")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +44,7 @@ class LayerTime:
     forward: F.
     input_gradient: B; the gradients at its inputs, 0 for the first layer.
     weight_gradient: W; 0 without trained weights.
+    update: of its weights, once for the whole mini-batch.
 
   Raises ValueError, naming layer and field, for what is no finite number >= 0.
   """
@@ -46,6 +53,7 @@ class LayerTime:
   forward: float
   input_gradient: float
   weight_gradient: float
+  update: float = 0.0
 
   def __post_init__(self) -> None:
     for field in _TIMES:
@@ -58,12 +66,13 @@ class LayerTime:
 
   @property
   def total(self) -> float:
-    """Forward and backward."""
+    """Forward and backward of a micro-batch."""
     return self.forward + self.input_gradient + self.weight_gradient
 
   def scaled(self, factor: float) -> LayerTime:
-    """Returns times that are `factor` times as long."""
-    return LayerTime(self.name, *(factor * getattr(self, field) for field in _TIMES))
+    """Returns the times of micro-batches `factor` times as large."""
+    times = (self.forward, self.input_gradient, self.weight_gradient)
+    return LayerTime(self.name, *(factor * secs for secs in times), self.update)
 
 
 @dataclasses.dataclass(frozen=True)

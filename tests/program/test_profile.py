@@ -45,7 +45,7 @@ def test_a_run_that_is_beyond_the_window_is_refused(tmp_path):
 def test_devices_that_the_hosts_clock_does_not_see_are_refused(tmp_path):
   run = types.SimpleNamespace(step=0, devices=["/device:GPU:0"])
   with pytest.raises(
-    ValueError, match="--profile: .*ahead of /device:GPU:0; only CPUs"
+    ValueError, match=r"--profile: .*ahead of /device:GPU:0; only CPUs"
   ):
     Profiler(run, Window(10, 2), tmp_path)  # pyright: ignore[reportArgumentType]
 
