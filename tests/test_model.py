@@ -49,6 +49,7 @@ _COUNTS = {
   "pipeline.stages_per_device": 0,
   "pipeline.group_size": 0,
   "pipeline.num_pairs": 0,
+  "pipeline.intra_op_threads": 0,
   "train.log_interval_steps": 1,
   "train.save_interval_steps": 1,
   "train.keep_checkpoints": 1,

@@ -146,12 +146,11 @@ class _Step:
     sent = {"F": self._inputs, "B": self._dys, "BW": self._dys}.get(action.kind, {})
     places = [(action.stage, m) for m in action.micro_batches]
     arrived = [tensor for place in places for tensor in sent.get(place, [])]
-    with (
-      tf.device(device),
-      tf.control_dependencies([*self._last[device], *arrived]),
-      tf.name_scope(_scope(action, action.micro_batch) + "clock/"),
-    ):
-      self._times.append(self._clock.read())
+    scope = tf.name_scope(_scope(action, action.micro_batch) + "clock/")
+    with tf.device(device), scope:
+      after = [*self._last[device], *_handed_on(arrived)]
+      with tf.control_dependencies(after):
+        self._times.append(self._clock.read())
     self._last[device] = [self._times[-1].op]
 
   def _run(self, action: Action, m: int) -> None:

@@ -65,7 +65,7 @@ class Trainer:
     self._metrics = MetricsFile(logdir)
     self._evaluates = evaluates and run.eval_input is not None
     self._eval_function: Any = None
-    self._saved_step = run.step
+    self._first_step = self._saved_step = run.step
     # Missing data is found here, before the first step.
     if trains:
       self._metrics.mend()
@@ -105,11 +105,15 @@ class Trainer:
           progress.restart(step)
       # Still within: a signal that comes now must not lose what it would save.
       self._save()
+    trained = step > self._first_step
+    if trained:
+      self._write_page()
     if stop.name:
       show(f"stopped by {stop.name} after step {step}; the same command continues")
     elif self._evaluates:
       self.evaluate()
-    self._write_page()
+      if trained:
+        self._write_page()
 
   def _step(self, function: Any, step: int, batch: Any) -> Mapping[str, Any]:
     """Runs a step, and measures it if it is to be."""
@@ -123,16 +127,13 @@ class Trainer:
   def _write_page(self) -> None:
     """Writes the page of the run, `report.html`."""
     profiler = self._profiler
-    path = self._logdir / "report.html"
-    path.write_text(
-      run_page.page(
-        self._run,
-        self._metrics.losses(),
-        profiler.timelines if profiler else {},
-        profiler.comparison if profiler else None,
-      )
+    text = run_page.page(
+      self._run,
+      self._metrics.losses(),
+      profiler.timelines if profiler else {},
+      profiler.comparison if profiler else None,
     )
-    show(f"wrote {path}")
+    (self._logdir / "report.html").write_text(text)
 
   def evaluate(self) -> None:
     """Evaluates on the whole split and reports."""
