@@ -67,8 +67,9 @@ def PipelineParams() -> Params:
   p.Define(
     "intra_op_threads",
     0,
-    "Threads that an operation on a CPU may use, 0: as many as there are. All logical "
-    "CPUs share them; with 1, each stage works on a thread of its own.",
+    "Threads that an operation on a CPU may use, 0: as many as there are. With 1, a "
+    "cell also runs its operations one after the other, so that each logical CPU is one "
+    "thread: best with as many partitions as cores.",
   )
   p.Define(
     "devices",

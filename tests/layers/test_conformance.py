@@ -110,7 +110,7 @@ def test_one_trace_serves_all_calls(tf, factory, inputs, side):
   theta, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
   seeds = tf.zeros([len(layer.seeds()), 3], tf.int64)
   args = flat_args(list(theta.values()), seeds, *rest)
-  outputs = [function.outputs(function(args)).tensors for _ in range(2)]
+  outputs = [function.outputs(function.forward(args)).tensors for _ in range(2)]
   assert function.num_traces == 1
   for first, second in zip(*outputs, strict=True):
     np.testing.assert_array_equal(first, second)

@@ -49,6 +49,7 @@ def make_pipeline(
   devices: Sequence[str] = (),
   seed: int = SEED,
   xla: bool = False,
+  serial: bool = False,
   **options: int,
 ) -> Pipeline:
   """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on.
@@ -74,6 +75,7 @@ def make_pipeline(
     seed=seed,
     remat_layers=remat == "layer",
     xla=xla,
+    serial=serial,
   )
 
 

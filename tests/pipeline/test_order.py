@@ -143,6 +143,36 @@ def test_the_optimized_graph_keeps_each_device_to_its_list(tf, name, remat, netw
   assert not check_optimized(tf, NETWORKS[network], name, remat)
 
 
+@pytest.mark.parametrize(
+  ("name", "remat", "network"),
+  [("1f1b", "cell", "tokens"), ("zb_h1", "none", "two_inputs")],
+)
+def test_a_serial_cell_runs_its_ops_one_after_the_other(tf, name, remat, network):
+  training, _ = start(tf, NETWORKS[network], name, remat, serial=True)
+  nodes = graphs.all_nodes(tf, training.function, NETWORKS[network].batches(1)[0])
+  users, ops = users_by_name(nodes), {}
+  for node in nodes:
+    works = node.op not in (*FREE_OPS, "Identity", "IdentityN")
+    if works and "/PartitionedCall/" in node.name:
+      ops.setdefault(action_of(node.name), []).append(node.name)
+  assert max(len(names) for names in ops.values()) > 5
+  for names in ops.values():
+    behind = {name: descendants(users, [name]) & set(names) for name in names}
+    numbers = sorted(len(later) for later in behind.values())
+    assert numbers == list(range(len(names)))
+
+
+@pytest.mark.parametrize("network", ["tokens", "convolutions"])
+def test_serial_cells_give_the_same_bits(tf, network):
+  states = [
+    harness.train(
+      tf, NETWORKS[network], 2, num_partitions=2, num_micro_batches=4, serial=serial
+    )[0]
+    for serial in (False, True)
+  ]
+  assert not harness.differences(*states)
+
+
 def test_forwards_of_a_frozen_stage_keep_their_order(tf):
   frozen = toy.Dense.Params().Set(trainable=False)
   network = toy_network(frozen, toy.Dense.Params(), toy.Regression.Params())

@@ -214,7 +214,7 @@ class _Step:
       flat = self._b._gradients[copy.stage].forward(args)
       self._calls[copy.stage, m] = [*args, *flat[cell.function.num_outputs :]]
     else:
-      flat = cell.function(args)
+      flat = cell.function.forward(args)
     outputs = cell.function.outputs(flat)
     self._done(copy, [*outputs.tensors, *outputs.losses])
     return outputs

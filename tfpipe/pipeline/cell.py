@@ -7,6 +7,7 @@ traced once, called for every micro-batch. `Cell` binds it to the names of its w
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ from tfpipe.layers.base import Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.checks import check_pure
-from tfpipe.pipeline.gradient import CellGradient, GradientKey
+from tfpipe.pipeline.gradient import CellGradient, GradientKey, Part
 from tfpipe.pipeline.remat import rematerialize
+from tfpipe.pipeline.subgraph import GraphCutter
 from tfpipe.structure import Structure
 
 
@@ -46,10 +48,10 @@ class CellFunction:
     do_eval: bool,
     remat_layers: bool,
     xla: bool = False,
+    serial: bool = False,
   ) -> None:
     self.layers = layers
     self.num_traces = 0
-    self.xla = xla
     self._do_eval = do_eval
     self._remat_layers = remat_layers
     self._in, specs = Structure.split(inputs)
@@ -66,12 +68,13 @@ class CellFunction:
     ]
     self._num_weights, self._num_inputs = len(weights), len(specs)
     num_seeds = sum(len(layer.seeds()) for layer in layers)
-    self.concrete = tf.function(
-      self._body, autograph=False, jit_compile=xla or None
-    ).get_concrete_function(
+    self.concrete = tf.function(self._body, autograph=False).get_concrete_function(
       weights, tf.TensorSpec([num_seeds, 3], tf.int64), specs, dict(side)
     )
     check_pure(self.concrete.graph, layers)
+    count = len(self.concrete.inputs) - len(self.concrete.captured_inputs)
+    self.args = list(self.concrete.inputs[:count])
+    self.cutter = GraphCutter(self.concrete.graph, xla=xla, serial=serial)
     # The outputs' specs, with the constants in place: the inputs of the next cell.
     self.num_outputs = len(self.concrete.outputs)
     count = self.num_outputs - 2 * len(self.moments) - self.num_losses
@@ -81,12 +84,10 @@ class CellFunction:
     )
     self._gradients: dict[GradientKey, CellGradient] = {}
 
-  def __call__(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds a call to the graph under construction; arguments as of `flat_args`."""
-    theta, inputs = self.split_args(args)
-    side = self.concrete.structured_input_signature[0][3]
-    sides = dict(zip(sorted(side), args[len(args) - len(side) :], strict=True))
-    return list(self.concrete(theta, args[len(theta)], inputs, sides))
+  @functools.cached_property
+  def forward(self) -> Part:
+    """What gives the outputs."""
+    return Part(self.cutter, self.args, list(self.concrete.outputs))
 
   def split_args(
     self, args: Sequence[tf.Tensor]
@@ -278,6 +279,7 @@ def make_cells(
   do_eval: bool = False,
   remat_layers: bool = False,
   xla: bool = False,
+  serial: bool = False,
 ) -> list[Cell]:
   """Traces the cells of a partition, equal ones once.
 
@@ -289,6 +291,7 @@ def make_cells(
     do_eval: trace for evaluation.
     remat_layers: keep only the layers' inputs for the backward pass.
     xla: compile each cell's functions with XLA.
+    serial: run the ops of a cell one after the other.
   """
   traced: dict[Any, CellFunction] = {}
   cells = []
@@ -305,6 +308,7 @@ def make_cells(
         do_eval=do_eval,
         remat_layers=remat_layers,
         xla=xla,
+        serial=serial,
       )
     cells.append(Cell(part, traced[key], side))
     inputs = traced[key].out_specs

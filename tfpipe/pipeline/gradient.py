@@ -52,10 +52,8 @@ class CellGradient:
 
   def __init__(self, function: CellFunction, key: GradientKey) -> None:
     graph = function.concrete.graph
-    self._cutter = GraphCutter(graph, xla=function.xla)
-    count = len(function.concrete.inputs) - len(function.concrete.captured_inputs)
-    self._args = list(function.concrete.inputs[:count])
-    self._outputs = list(function.concrete.outputs)
+    self._cutter = function.cutter
+    self._args, self._outputs = function.args, list(function.concrete.outputs)
     theta, inputs = function.split_args(self._args)
     sources = [x for x in inputs if key.inputs and is_differentiable(x)]
     weights = [theta[place] for place in key.theta]

@@ -47,6 +47,7 @@ class Pipeline:
     seed: int = 0,
     remat_layers: bool = False,
     xla: bool = False,
+    serial: bool = False,
   ) -> None:
     checks.check_strategy()
     checks.check_layers(layers, ranges)
@@ -59,6 +60,7 @@ class Pipeline:
     self._input_fields = tuple(input_fields)
     self._remat_layers = remat_layers
     self._xla = xla
+    self._serial = serial
     self._declared = declared_weights(layers)
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
@@ -169,6 +171,7 @@ class Pipeline:
       do_eval=do_eval,
       remat_layers=self._remat_layers,
       xla=self._xla,
+      serial=self._serial,
     )
     checks.check_metrics(cells[-1].function.out_specs)
     return StepBuilder(

@@ -19,11 +19,13 @@ class GraphCutter:
   Args:
     graph: of a traced function; may still grow while functions are cut.
     xla: whether the functions are compiled.
+    serial: whether their ops run one after the other.
   """
 
-  def __init__(self, graph: tf.Graph, *, xla: bool) -> None:
+  def __init__(self, graph: tf.Graph, *, xla: bool, serial: bool) -> None:
     self._graph = graph
     self._xla = xla
+    self._serial = serial
     self._constant: dict[str, bool] = {}
 
   def source(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -125,6 +127,7 @@ class GraphCutter:
   def _graph_def(self, ops: Collection[str]) -> tf.compat.v1.GraphDef:
     whole = self._graph.as_graph_def()
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
+    last = ""
     for node in whole.node:
       if node.name in ops:
         copy = part.node.add()
@@ -134,6 +137,9 @@ class GraphCutter:
         del copy.input[:]
         copy.input.extend(data)
         copy.attr.pop("_class", None)  # colocation with ops that may be elsewhere
+        if self._serial and node.op != "Const":
+          copy.input.extend([last] if last else [])
+          last = f"^{node.name}"
     return part
 
   def _is_constant(self, op: tf.Operation) -> bool:

@@ -55,6 +55,7 @@ class Run:
       seed=params.train.seed,
       remat_layers=params.pipeline.remat == "layer",
       xla=params.pipeline.xla,
+      serial=params.pipeline.intra_op_threads == 1,
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
 
