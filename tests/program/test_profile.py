@@ -81,6 +81,9 @@ def test_a_measured_run_tells_files_and_draws_what_it_found(tf, tmp_path, capsys
   # Two stages, two micro-batches: F, R, BW each, and an update on each device.
   assert len(measured.spans) == 2 * (2 * 3 + 1)
   assert 0 < measured.makespan < 60
+  comparison = json.loads((tmp_path / "comparison.json").read_text())
+  assert comparison["num_steps"] == 2
+  assert comparison["measured"]["step"] == measured.makespan
   trace = json.loads((tmp_path / "trace.json").read_text())
   names = {
     e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"

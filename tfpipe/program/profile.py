@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 from collections.abc import Mapping
@@ -110,6 +111,7 @@ class Profiler:
       show("predicted from FLOPs, at the speed measured; --layer_times knows better")
     show(self.timelines["measured"].text())
     for name, text in (
+      ("comparison.json", json.dumps(dataclasses.asdict(found), indent=2) + "\n"),
       ("timeline.json", timeline_files.to_json(self.timelines["measured"])),
       ("trace.json", timeline_files.to_chrome(self.timelines)),
     ):
