@@ -1,6 +1,7 @@
 """Times of layers: what is timed, how often, and what is refused; no time itself."""
 
 import re
+import time
 
 import pytest
 from absl import flags
@@ -90,6 +91,7 @@ def test_a_chain_runs_a_pure_function_as_often_as_it_says_one_call_at_a_time(tf,
 
   def counted(x):
     running.append(x)
+    time.sleep(0.002)  # lets another call begin, if one may
     most.append(len(running))
     calls.append(x)
     running.pop()
@@ -108,7 +110,7 @@ def test_a_chain_runs_a_pure_function_as_often_as_it_says_one_call_at_a_time(tf,
   assert empty.num_tensors - chained.num_tensors == 4
 
 
-def test_a_chain_computes_every_output_and_adds_the_last_ones_to_the_sums(tf):
+def test_a_chain_computes_every_output(tf):
   seen = []
 
   def call(values):
@@ -117,13 +119,19 @@ def test_a_chain_computes_every_output_and_adds_the_last_ones_to_the_sums(tf):
       for k in range(4)
     ]
 
-  sums = [tf.zeros([2]), tf.zeros([2])]
-  chained = chain.Chain(call, [tf.ones([2])], sums, device="/device:CPU:0")
-  chained(3)
+  chain.Chain(call, [tf.ones([2])], device="/device:CPU:0")(3)
   assert sorted(seen) == sorted([0, 1, 2, 3] * 3)
-  # The sums are read too.
-  without = chain.Chain(call, [tf.ones([2])], device="/device:CPU:0")
-  assert chained.num_tensors - without.num_tensors == len(sums)
+
+
+def test_a_chain_keeps_variables_and_changes_them_once_a_call(tf):
+  seen = tf.Variable(0.0)
+
+  def counting():
+    hidden = tf.Variable(0.0)
+    return lambda values: [hidden.assign_add(1.0), seen.assign(hidden)]
+
+  chain.Chain(counting(), [tf.ones([2])], device="/device:CPU:0")(5)
+  assert seen.numpy() == 5.0
 
 
 class Ticks:
@@ -158,51 +166,62 @@ def test_tied_weights_dropout_and_side_inputs_are_profiled(tf, short):
   assert [layer.name for layer in found.times.layers] == list(network.names)
 
 
-def test_layers_are_scaled_to_add_up_to_the_whole_and_equal_ones_are_equal(
-  tf, monkeypatch
+@pytest.fixture
+def counted(monkeypatch):
+  """Lets the first chain take a second, the next two, and so on; gives the chains."""
+  found = []
+
+  def secs(chains, device, clock):
+    found.extend(chains)
+    return [float(index + 1) for index in range(len(chains))]
+
+  monkeypatch.setattr(profile_layers, "call_secs", secs)
+  return found
+
+
+def test_gradients_are_what_is_longer_than_the_forward_and_add_up_to_the_whole(
+  tf, counted
 ):
-  # A call takes as many seconds as tensors enter and leave it.
-  monkeypatch.setattr(
-    profile_layers,
-    "call_secs",
-    lambda chains, device, clock: [float(c.num_tensors) for c in chains],
-  )
-  found, _ = _profile(IMAGE, "task.keep_prob=1.0")
-  layers = found.times.layers
-  parts = ("forward", "input_gradient", "weight_gradient")
-  for part, alone, whole in zip(parts, found.alone, found.whole, strict=False):
-    assert alone > 0
-    assert sum(getattr(x, part) for x in layers) == pytest.approx(whole)
-  assert layers[0].input_gradient == 0.0
-  assert all(layer.input_gradient > 0 for layer in layers[1:])
-  # A loss has no weights.
-  assert layers[-1].weight_gradient == 0.0
-  assert all(layer.weight_gradient > 0 for layer in layers[:-1])
-  assert layers[1].forward == layers[2].forward
+  found, _ = _profile(IMAGE, "task.keep_prob=1.0", "task.num_blocks=2")
+  # block_0: F 1, FW 2, at once 3; block_1: F 4, FB 5, FBW 6, 7; loss: 8, FB 9, 10; the
+  # whole, whose second layer has a B: 11, 12, 13, 14; the update: 15.
+  assert len(counted) == 15
+  assert found.alone == (1 + 4 + 8, 0 + 1 + 1, 1 + 1 + 0, 2 + 3 + 2)
+  assert found.whole == (11, 1, 1, 3)
+  first, second, loss = found.times.layers
+  factor = 11 / 13
+  assert first.forward == pytest.approx(1 * factor)
+  assert (first.input_gradient, first.weight_gradient) == (0.0, 0.5)
+  assert second.forward == pytest.approx(4 * factor)
+  assert (second.input_gradient, second.weight_gradient) == (0.5, 0.5)
+  assert (loss.input_gradient, loss.weight_gradient) == (0.5, 0.0)
 
 
-def test_weight_gradients_are_added_up_only_if_there_are_several(tf, monkeypatch):
-  sums = []
+def test_an_update_is_divided_by_the_numbers_of_trained_weights(tf, counted):
+  found, network = _profile(IMAGE, "task.num_blocks=3")
+  updates = [layer.update for layer in found.times.layers]
+  assert sum(updates) == pytest.approx(len(counted))  # the last chain
+  counts = [cost.param_count for cost in network.costs(2)]
+  assert counts[-1] == 0
+  for update, count in zip(updates, counts, strict=True):
+    assert update == pytest.approx(len(counted) * count / sum(counts))
 
-  class Spy(chain.Chain):
-    def __init__(self, call, values, added=(), *, device):
-      sums.append(len(added))
-      super().__init__(call, values, added, device=device)
 
-  monkeypatch.setattr(profile_layers, "Chain", Spy)
-  monkeypatch.setattr(
-    profile_layers, "call_secs", lambda chains, *_: [1.0] * len(chains)
-  )
+def test_weight_gradients_are_added_up_only_if_there_are_several(tf, counted):
   _profile(IMAGE, "pipeline.num_micro_batches=1")
-  assert not any(sums)
+  alone = [len(made._values) for made in counted]
+  counted.clear()
   _profile(IMAGE, "pipeline.num_micro_batches=2")
-  assert any(sums)
+  several = [len(made._values) for made in counted]
+  # Of the first block, w and b; nothing is added in an update.
+  assert [b - a for a, b in zip(alone, several, strict=True)][:3] == [2, 2, 2]
+  assert several[-1] == alone[-1]
 
 
 def _made_up() -> Profile:
   return Profile(
     times=LayerTimes(
-      "CPU:0", 4, (LayerTime("a", 1.0, 0.0, 1.0), LayerTime("b", 2.0, 3.0, 1.0))
+      "CPU:0", 4, (LayerTime("a", 1.0, 0.0, 1.0, 4.0), LayerTime("b", 2.0, 3.0, 1.0))
     ),
     border_bytes=(2048, 8),
     num_timed=2,
@@ -217,9 +236,9 @@ def test_the_table_has_shares_beside_those_by_flops():
   by_flops = layer_times.from_costs(costs).layers
   share = by_flops[0].total / (by_flops[0].total + by_flops[1].total)
   assert re.split(r"\s{2,}", rows[1]) == [
-    *("a", "1 s", "0 s", "1 s", "25.0%", f"{share:.1%}", "2.0 KiB")
+    *("a", "1 s", "0 s", "1 s", "4 s", "25.0%", f"{share:.1%}", "2.0 KiB")
   ]
-  assert re.split(r"\s{2,}", rows[3]) == ["all", "3 s", "3 s", "2 s"]
+  assert re.split(r"\s{2,}", rows[3]) == ["all", "3 s", "3 s", "2 s", "4 s"]
 
 
 def test_the_check_compares_the_layers_with_one_cell_and_apart_with_at_once():
@@ -264,7 +283,10 @@ OK = (f"--model={IMAGE}", "--output=times.json")
       (f"--model={IMAGE}", "--output=no/x.json"),
       r"--output=no/x\.json: there is no folder .*no$",
     ),
-    ((*OK, "--threads=0"), r"--threads=0: must be a whole number, at least 1$"),
+    (
+      (*OK, "--threads=-1"),
+      r"pipeline\.intra_op_threads=-1: must be a whole number, at least 0$",
+    ),
     ((*OK, "--threads=two"), r"flag --threads=two: invalid literal .*'two'$"),
     (
       (*OK, "--device=gpux"),
