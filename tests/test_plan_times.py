@@ -1,0 +1,54 @@
+"""Plans from times that were measured."""
+
+import pytest
+
+from tests.priced import BATCH, params
+from tests.test_plan import SLOW
+from tfpipe import layer_times, plan
+from tfpipe.layer_times import LayerTime, LayerTimes
+
+
+def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH):
+  path = tmp_path / "times.json"
+  layers = [LayerTime(name, *times) for name, times in zip(names, secs, strict=True)]
+  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers)))
+  return str(path)
+
+
+def test_measured_times_decide_on_cut_and_step(tmp_path):
+  path = measured(tmp_path, (9, 0, 0), (2, 3, 4), (1, 1, 1))
+  p = params(1, 100, num_partitions=2)
+  assert plan.make(p).cells == ((0, 2), (2, 3))
+  p.pipeline.layer_times = path
+  made = plan.make(p)
+  assert made.cells == ((0, 1), (1, 3))
+  assert made.step_secs == 9 + 3 + 9
+  assert made.notes == ("times were measured on a CPU",)
+  # On other devices only the way is known.
+  assert plan.make(p, SLOW).step_secs == 9 + 3 + 9 + 2 * (3 + 4 * BATCH / 8)
+  p.pipeline.num_micro_batches = 2
+  made = plan.make(p)
+  assert made.times.forward == (4.5, 1.5)
+  assert made.notes[0].endswith("on a CPU with 12 rows, and scaled to 6")
+
+
+def test_each_device_updates_its_layers_after_its_last_backward(tmp_path):
+  path = measured(tmp_path, (9, 0, 0, 5), (2, 3, 4, 6), (1, 1, 1, 7))
+  made = plan.make(params(1, 1, num_partitions=2, layer_times=path))
+  assert made.times.update == (5, 6 + 7)
+  assert made.step_secs == 9 + 3 + 9 + 13
+
+
+def test_measured_times_of_another_network_are_refused(tmp_path):
+  path = measured(tmp_path, *[(1, 1, 1)] * 3, names=("entry", "layer_1", "loss"))
+  message = r"pipeline.layer_times='.*times.json': layer 'layer_1' is none .*'layer_0'"
+  with pytest.raises(ValueError, match=message):
+    plan.make(params(1, 1, layer_times=path))
+  with pytest.raises(
+    LookupError, match=r"layer times 'nowhere.json': there is no such"
+  ):
+    plan.make(params(1, 1, layer_times="nowhere.json"))
+
+
+class _Unsplit(Priced):
+  SPLITS_BACKWARD = False
