@@ -254,6 +254,10 @@ def test_devices_that_are_too_small_are_known():
   assert plan.make(params(5, 5, **shape), enough).too_small == ()
 
 
+class _Unsplit(Priced):
+  SPLITS_BACKWARD = False
+
+
 def test_the_plan_says_what_does_not_split():
   layers = [
     *(_Unsplit.Params().Set(name=f"norm_{i}", flops=1) for i in range(4)),

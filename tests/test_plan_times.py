@@ -48,7 +48,3 @@ def test_measured_times_of_another_network_are_refused(tmp_path):
     LookupError, match=r"layer times 'nowhere.json': there is no such"
   ):
     plan.make(params(1, 1, layer_times="nowhere.json"))
-
-
-class _Unsplit(Priced):
-  SPLITS_BACKWARD = False
