@@ -1,6 +1,6 @@
 """Nested inputs and outputs of cells: which leaves are tensors, which are constants.
 
-A border may carry tuples, lists, dicts, NestedMaps, None and Python values beside
+A border may carry tuples, lists, dicts, NestedMaps, None and plain Python values beside
 tensors. A `Structure` remembers everything but the tensors, so that a traced function
 can take and give a flat list of tensors.
 """
@@ -8,13 +8,16 @@ can take and give a flat list of tensors.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Hashable, Sequence
 from typing import Any
+
+import numpy as np
 
 from tfpipe.lazy import tf
 
 _TENSOR = object()
-_PLAIN = (type(None), bool, int, float, str, bytes)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +28,22 @@ class Structure:
 
   @staticmethod
   def split(nest: Any) -> tuple[Structure, list[tf.Tensor]]:
-    """Separates a nest into its structure and its tensors, in `tf.nest` order."""
+    """Separates a nest into its structure and its tensors, in `tf.nest` order.
+
+    Raises:
+      TypeError: a leaf is neither a tensor nor a plain value: it may hold tensors,
+        whose gradients would be lost.
+    """
     leaves = tf.nest.flatten(nest)
     for leaf in leaves:
-      if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+      if not (_is_tensor(leaf) or _is_plain(leaf)):
         raise TypeError(
-          f"{type(leaf).__name__} cannot cross the border of a layer; pass its parts"
+          f"{type(leaf).__name__} cannot cross the border of a layer: tensors, "
+          "numbers, strings, NumPy arrays and None can, in tuples, lists and dicts; "
+          "pass its parts"
         )
-    skeleton = [
-      _TENSOR if tf.is_tensor(leaf) or _is_spec(leaf) else leaf for leaf in leaves
-    ]
-    tensors = [leaf for leaf in leaves if tf.is_tensor(leaf) or _is_spec(leaf)]
+    skeleton = [_TENSOR if _is_tensor(leaf) else leaf for leaf in leaves]
+    tensors = [leaf for leaf in leaves if _is_tensor(leaf)]
     return Structure(tf.nest.pack_sequence_as(nest, skeleton)), tensors
 
   def key(self) -> Hashable:
@@ -73,5 +81,11 @@ def static_shape(value: tf.Tensor | tf.TensorSpec | tf.Variable) -> tuple[int, .
   return tuple(size for size in value.shape.as_list() if size is not None)
 
 
-def _is_spec(leaf: Any) -> bool:
-  return isinstance(leaf, tf.TensorSpec)
+def _is_plain(leaf: Any) -> bool:
+  if isinstance(leaf, np.ndarray):
+    return leaf.dtype.kind in "biufcSU"
+  return isinstance(leaf, (*_PLAIN, np.generic, enum.Enum, tf.DType, tf.TensorShape))
+
+
+def _is_tensor(leaf: Any) -> bool:
+  return isinstance(leaf, (tf.Tensor, tf.TensorSpec))

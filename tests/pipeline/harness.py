@@ -11,6 +11,7 @@ from tfpipe import partition, schedule
 from tfpipe.layers.base import Layer
 from tfpipe.optimizers import Learner, Momentum
 from tfpipe.params import InstantiableParams
+from tfpipe.pipeline import placement
 from tfpipe.pipeline.pipeline import Pipeline
 
 Arrays = Mapping[str, np.ndarray]
@@ -56,9 +57,7 @@ def make_pipeline(
 
   `num_partitions` devices hold as many stages as the schedule has; `options` are its.
   """
-  tf.config.optimizer.set_experimental_options(
-    {"arithmetic_optimization": False, "remapping": False}
-  )
+  placement.keep_bits()
   layers: list[Layer] = [p.Instantiate() for p in params]
   cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
   made = schedule.make(

@@ -182,9 +182,12 @@ def test_cells_with_other_constants_are_other_functions(tf):
 @pytest.mark.parametrize(
   ("layer", "message"),
   [
-    (Random.Params(), r"op .*RandomUniform.* has state; FProp must be a function"),
+    (
+      Random.Params(),
+      r"op .*RandomUniform.* has state; FProp and its gradient must be functions",
+    ),
     (TwiceNormed.Params(), r"TwiceNormed|Norm 'norm' hands out moments twice"),
-    (AddedVector.Params(), r"a loss must be a floating scalar.*got shape \(\d,\)"),
+    (AddedVector.Params(), r"a loss must be a float32 scalar.*got shape \(\d,\)"),
   ],
 )
 def test_what_would_be_wrong_without_a_word_is_refused(tf, layer, message):

@@ -42,7 +42,7 @@ def all_rewriting(tf):
   optimizer = tf.config.optimizer
   before = optimizer.get_experimental_options()
   optimizer.set_experimental_options(
-    {"arithmetic_optimization": True, "remapping": True}
+    {"arithmetic_optimization": True, "remapping": True, "constant_folding": True}
   )
   yield
   optimizer.set_experimental_options(before)

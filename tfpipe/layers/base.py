@@ -75,7 +75,17 @@ class Layer:
 
   @property
   def name(self) -> str:
-    """Name from Params."""
+    """Name from Params.
+
+    Raises:
+      AttributeError: FProp asks for it.
+    """
+    if "name" not in self.params:
+      raise AttributeError(
+        f"{type(self).__name__}.FProp reads the name of its layer. Layers that are "
+        "equal but for the name share one trace; give what differs a field of the "
+        "Params"
+      )
     return self.params.name
 
   @property
@@ -134,6 +144,11 @@ class Layer:
     for child in self._children.values():
       yield from child if isinstance(child, list) else (child,)
 
+  def state(self) -> dict[str, Any]:
+    """What a subclass has set on this layer itself, beside what is declared."""
+    own = {"params", "path", "_children", "_weights", "_seeds", "_names"}
+    return {n: v for n, v in vars(self).items() if n not in {*own, *self._children}}
+
   def weights(self) -> dict[str, WeightParams]:
     """Lists all weights of the tree: path relative to this layer → declaration."""
     found = dict(self._weights)
@@ -162,7 +177,10 @@ class Layer:
     return theta
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> Any:
-    """Computes the layer: a pure function of theta and inputs."""
+    """Computes the layer: a pure function of theta and inputs.
+
+    Equal layers share one trace, so the name of the layer is not to be had here.
+    """
     raise NotImplementedError(f"{type(self).__name__} does not define FProp")
 
   @classmethod
@@ -213,9 +231,9 @@ class Layer:
 
   def AddLoss(self, loss_sum: tf.Tensor) -> None:
     """Adds a loss of this micro-batch, summed over examples, to what is minimized."""
-    if loss_sum.shape.rank != 0 or not loss_sum.dtype.is_floating:
+    if loss_sum.shape.rank != 0 or loss_sum.dtype != tf.float32:
       raise ValueError(
-        f"{type(self).__name__} {self.path!r}: a loss must be a floating scalar, the "
+        f"{type(self).__name__} {self.path!r}: a loss must be a float32 scalar, the "
         f"sum over the examples; got shape {loss_sum.shape}, {loss_sum.dtype.name}"
       )
     if _Mode.aux is not None:

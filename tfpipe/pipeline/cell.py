@@ -6,12 +6,14 @@ traced once, called for every micro-batch. `Cell` binds it to the names of its w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfpipe.layers.base import Layer, tracing
+from tfpipe.layers.base import Aux, Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.checks import check_pure
@@ -52,6 +54,7 @@ class CellFunction:
   ) -> None:
     self.layers = layers
     self.num_traces = 0
+    self.xla = xla
     self._do_eval = do_eval
     self._remat_layers = remat_layers
     self._in, specs = Structure.split(inputs)
@@ -184,13 +187,45 @@ class _LayerCall:
     nest = self._structure.pack(args[len(self._paths) :])
     inputs = nest if isinstance(nest, tuple) else (nest,)
     side = (self._side,) if self._layer.SIDE_INPUTS else ()
-    with tracing(do_eval=self._do_eval) as aux:
-      outputs = self._layer.FProp(theta, *inputs, *side)
-    self._out, tensors = Structure.split(outputs)
+    try:
+      with tracing(do_eval=self._do_eval) as aux, _nameless(self._layer):
+        outputs = self._layer.FProp(theta, *inputs, *side)
+      self._out, tensors = Structure.split(outputs)
+      _check_handed_out(aux)
+    except Exception as error:
+      error.add_note(f"in layer {self._layer.name!r}")
+      raise
     self.moment_names = [(path, m.decay) for path, m in aux.moments.items()]
     self._num_losses = len(aux.losses)
     pairs = [t for m in aux.moments.values() for t in (m.mean, m.variance)]
     return [*tensors, *aux.losses, *[tf.stop_gradient(moment) for moment in pairs]]
+
+
+def _check_handed_out(aux: Aux) -> None:
+  """Refuses what was handed out within a branch, a loop or another function."""
+  moments = [t for m in aux.moments.values() for t in (m.mean, m.variance)]
+  for name, tensors in (("AddLoss", aux.losses), ("AddMoments", moments)):
+    for tensor in tensors:
+      if tensor.graph is not tf.compat.v1.get_default_graph():
+        raise ValueError(
+          f"{name} within a branch, a loop or another function: return the tensor from "
+          "there, and hand it out in FProp itself"
+        )
+
+
+@contextlib.contextmanager
+def _nameless(layer: Layer) -> Iterator[None]:
+  """Takes a layer's name away: layers that share a trace differ in it.
+
+  Which layers share one depends on the cut, and nothing of the result may.
+  """
+  params = layer.params
+  layer.params = params.Copy()
+  layer.params.Delete("name")
+  try:
+    yield
+  finally:
+    layer.params = params
 
 
 def _sealed(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -315,6 +350,18 @@ def make_cells(
   return cells
 
 
-def _signature(layer: Layer) -> str:
+def _signature(layer: Layer) -> object:
+  """Gives a key that is equal for layers that differ in their names only."""
   params = layer.params.Copy().Set(name="")
-  return f"{type(layer).__module__}.{type(layer).__qualname__}\n{params.ToText()}"
+  try:
+    state = pickle.dumps([own.state() for own in _tree(layer)])
+  except (pickle.PicklingError, AttributeError, TypeError):
+    return object()  # nobody knows whether another one's is equal
+  cls = type(layer)
+  return f"{cls.__module__}.{cls.__qualname__}", params.ToText(), state
+
+
+def _tree(layer: Layer) -> Iterator[Layer]:
+  yield layer
+  for child in layer.children():
+    yield from _tree(child)

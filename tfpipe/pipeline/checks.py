@@ -167,8 +167,30 @@ def check_pure(graph: tf.Graph, layers: Sequence[Layer]) -> None:
   for op in graph.get_operations():
     if op.op_def.is_stateful and op.type not in _STATEFUL_CONTROL_FLOW:
       raise ValueError(
-        f"layers {names}: op {op.name} ({op.type}) has state; FProp must be a function "
-        "of theta and its inputs. Random numbers come from rng.uniform and CreateSeed"
+        f"layers {names}: op {op.name} ({op.type}) has state; FProp and its gradient "
+        "must be functions of theta and the inputs, without variables, assertions, "
+        "prints or Python calls. Random numbers come from rng.uniform and CreateSeed"
+      )
+
+
+def check_compiles(graph: tf.Graph, layers: Sequence[Layer]) -> None:
+  """Checks that XLA can compile a cell and its gradient apart.
+
+  Raises:
+    ValueError: there is a loop or a branch: compiled code cannot hand to the gradient
+      what these keep for it.
+  """
+  graph_def = graph.as_graph_def()
+  nodes = [
+    *graph_def.node,
+    *(n for f in graph_def.library.function for n in f.node_def),
+  ]
+  for node in nodes:
+    if node.op.removeprefix("Stateless") in ("If", "While", "Case"):
+      names = ", ".join(layer.name for layer in layers)
+      raise ValueError(
+        f"pipeline.xla=True: layers {names}: op {node.name} ({node.op}) is a loop or a "
+        "branch, whose gradient cannot be compiled apart; set pipeline.xla=False"
       )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline.checks import check_compiles, check_pure
 from tfpipe.pipeline.subgraph import GraphCutter
 from tfpipe.structure import is_differentiable
 
@@ -61,6 +62,9 @@ class CellGradient:
       targets, dys = self._targets(function, key)
       entries = [t for t in function.entries if is_differentiable(t)]
       found = _gradients(targets, [*sources, *weights, *entries], dys)
+    check_pure(graph, function.layers)
+    if function.xla:
+      check_compiles(graph, function.layers)
     by_source = dict(zip([x.name for x in sources], found, strict=False))
     self.dxs = tuple(by_source.get(x.name) is not None for x in inputs)
     self._dxs = [g for g in found[: len(sources)] if g is not None]

@@ -72,6 +72,17 @@ def set_intra_op_threads(number: int) -> None:
     ) from error
 
 
+def keep_bits() -> None:
+  """Keeps Grappler from what makes the last bits depend on the cut.
+
+  It reorders sums, fuses products, and folds factors of one layer into those of the
+  next, as far as it finds them on one device.
+  """
+  tf.config.optimizer.set_experimental_options(
+    {"arithmetic_optimization": False, "remapping": False, "constant_folding": False}
+  )
+
+
 def existing(name: str) -> str:
   """Gives the name that TensorFlow lists a device by.
 

@@ -65,6 +65,7 @@ def _tie(inputs: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> list[tf.Tenso
   known = [dy for dy in known if dy.shape.num_elements() != 0]
   if not known:
     return list(inputs)
-  first = tf.cast(tf.math.real(tf.reshape(known[0], [-1])[0]), tf.float32)
-  zero = tf.cast(first > _HUGE, tf.float32)
+  # One number, or none where the data decides on the rows.
+  first = tf.cast(tf.math.real(tf.reshape(known[0], [-1])[:1]), tf.float32)
+  zero = tf.cast(tf.reduce_any(first > _HUGE), tf.float32)
   return [x + tf.cast(zero, x.dtype) if is_differentiable(x) else x for x in inputs]

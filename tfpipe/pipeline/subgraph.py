@@ -27,6 +27,7 @@ class GraphCutter:
     self._xla = xla
     self._serial = serial
     self._constant: dict[str, bool] = {}
+    self._num_seen = 0
 
   def source(self, tensor: tf.Tensor) -> tf.Tensor:
     """Gives the tensor that this one is but another name of."""
@@ -144,8 +145,12 @@ class GraphCutter:
 
   def _is_constant(self, op: tf.Operation) -> bool:
     """Says whether an op depends on constants only."""
-    if op.name not in self._constant:
-      self._constant[op.name] = op.type == "Const" or (
-        bool(op.inputs) and all(self._is_constant(t.op) for t in op.inputs)
+    # Ops stand behind their inputs; a graph may be too deep for recursion.
+    ops = self._graph.get_operations()
+    for other in ops[self._num_seen :]:
+      inputs = [self._constant.get(t.op.name, False) for t in other.inputs]
+      self._constant[other.name] = other.type == "Const" or (
+        bool(inputs) and all(inputs)
       )
+    self._num_seen = len(ops)
     return self._constant[op.name]

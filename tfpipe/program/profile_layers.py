@@ -27,6 +27,7 @@ from tfpipe.input.base import Input
 from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.lazy import tf
 from tfpipe.params import Params
+from tfpipe.pipeline import placement
 from tfpipe.pipeline.cell import Cell, flat_args, make_cells, make_gradients
 from tfpipe.pipeline.gradient import CellGradient
 from tfpipe.pipeline.micro_batch import micro_batch_size, split
@@ -72,10 +73,7 @@ def profile(params: Params, device: str, clock: Clock = time.perf_counter) -> Pr
   Raises:
     ValueError, LookupError: the Params are not allowed, or the data is not there.
   """
-  # Those that a run sets; others make other graphs.
-  tf.config.optimizer.set_experimental_options(
-    {"arithmetic_optimization": False, "remapping": False}
-  )
+  placement.keep_bits()  # as a run does: other options make other graphs
   subject = _Subject(params, device)
   count = len(subject.layers)
   cells, of_layers = subject.chains([(i, i + 1) for i in range(count)])

@@ -41,11 +41,7 @@ class Run:
     layers = [layer.Instantiate() for layer in task.Layers()]
     placement.set_intra_op_threads(params.pipeline.intra_op_threads)
     self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
-    # With them on, Grappler reorders sums and fuses products by what it finds on one
-    # device, so that the last bits would depend on the cut.
-    tf.config.optimizer.set_experimental_options(
-      {"arithmetic_optimization": False, "remapping": False}
-    )
+    placement.keep_bits()
     self.pipeline = Pipeline(
       layers,
       plan.cells,

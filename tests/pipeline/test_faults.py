@@ -1,0 +1,92 @@
+"""More faults that were there once, or would be silent if they were not refused."""
+
+import pytest
+
+from tests.pipeline import harness, toy, toy_faults
+from tests.pipeline.networks import Network, toy_batches, toy_network
+from tests.pipeline.test_bugs import EVERY_CUT, states, train
+
+DENSE, LOSS = toy.Dense.Params(), toy.Regression.Params()
+
+
+def test_deep_cells_are_cut_without_recursion(tf):
+  """A cell of 160 small layers, or of a long chain in one, overflowed the stack."""
+  network = toy_network(DENSE, toy_faults.Chain.Params(), LOSS)
+  plain, split = states(tf, network, [(1, "none"), (3, "cell")])
+  assert not harness.differences(plain, split)
+
+
+def test_factors_of_neighbouring_layers_are_not_folded(tf):
+  """x * 0.3 and * 3.0 became one factor where both were on one device."""
+  network = toy_network(
+    DENSE,
+    toy_faults.Scale.Params(),
+    toy_faults.Scale.Params().Set(factor=3.0),
+    DENSE,
+    LOSS,
+  )
+  reference, *others = states(tf, network, EVERY_CUT)
+  for case, state in zip(EVERY_CUT[1:], others, strict=True):
+    assert not harness.differences(state, reference), case
+
+
+def test_layers_that_differ_in_what_they_hold_are_other_functions(tf):
+  """Two cells of one class and equal Params shared the first one's trace."""
+  network = Network(
+    lambda: toy.named(
+      toy_faults.Counted.Params(), DENSE, toy_faults.Counted.Params(), DENSE, LOSS
+    ),
+    ("x",),
+    toy_batches,
+  )
+  losses = []
+  for num_partitions in (1, 5):
+    toy_faults.Counted.made = 0
+    losses.append(train(tf, network, num_partitions)[1])
+  assert losses[0] == losses[1]
+
+
+def test_rows_that_the_data_leaves_empty_can_be_recomputed(tf):
+  """The tie of a recomputation read the first element of no row."""
+  network = toy_network(
+    DENSE,
+    toy_faults.Routed.Params(),
+    toy_faults.Treat.Params(),
+    toy_faults.Merge.Params(),
+    LOSS,
+  )
+  plain, layered = states(tf, network, [(1, "none"), (2, "layer")])
+  assert not harness.differences(layered, plain)
+
+
+@pytest.mark.parametrize(
+  "xla_layer", [toy_faults.Turns.Params(), toy_faults.Sides.Params()]
+)
+@pytest.mark.parametrize("remat", ["none", "cell", "layer"])
+def test_loops_and_branches_are_not_compiled(tf, xla_layer, remat):
+  """The first step ended in an error of XLA."""
+  network = toy_network(DENSE, xla_layer, DENSE, LOSS)
+  with pytest.raises(ValueError, match=r"pipeline.xla=True: layers .*layer_1.* is a"):
+    harness.start(tf, network, remat=remat, xla=True)
+
+
+@pytest.mark.parametrize(
+  ("layer", "error", "message"),
+  [
+    (
+      toy_faults.Named.Params(),
+      AttributeError,
+      "Named.FProp reads the name of its layer",
+    ),
+    (toy_faults.Boxed.Params(), TypeError, "Box cannot cross the border of a layer"),
+    (toy_faults.Inside.Params(), ValueError, "AddLoss within a branch, a loop"),
+    (toy_faults.Noisy.Params(), ValueError, r"op gradient/.*RandomUniform.* has state"),
+    (toy_faults.Wide.Params(), ValueError, "a loss must be a float32 scalar.*float64"),
+  ],
+)
+def test_the_layer_that_is_refused_is_named(tf, layer, error, message):
+  """Another mask in every run; gradients lost; errors that named no layer."""
+  with pytest.raises(error, match=message) as refused:
+    harness.start(tf, toy_network(DENSE, layer, DENSE, LOSS), num_micro_batches=2)
+  notes = getattr(refused.value, "__notes__", [])
+  assert "layer_1" in " ".join([str(refused.value), *notes])
