@@ -9,8 +9,10 @@ import pytest
 
 from tests.layers import conformance, conformance_text, profiler
 from tfpipe import cost
+from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.cell import CellFunction, flat_args
+from tfpipe.pipeline.gradient import GradientKey
 
 # Of central differences: small against the bends of ReLU and max pool, large against
 # rounding. Where a direction meets a bend the difference is off by some percent.
@@ -96,24 +98,45 @@ def test_params_survive_copy_text_and_pickle(factory, inputs, side):
   assert params.ToText() == factory().ToText()
 
 
-@by_row
-def test_one_trace_serves_all_calls(tf, factory, inputs, side):
-  layer = factory().Instantiate()
+def _cell_function(tf, factory, inputs, side):
   specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
-  function = CellFunction(
-    [layer],
+  return CellFunction(
+    [factory().Instantiate()],
     tuple(specs),
     {name: tf.TensorSpec(x.shape, x.dtype) for name, x in (side or {}).items()},
     do_eval=False,
     remat_layers=False,
   )
+
+
+@by_row
+def test_one_trace_serves_all_calls(tf, factory, inputs, side):
+  function = _cell_function(tf, factory, inputs, side)
   theta, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
-  seeds = tf.zeros([len(layer.seeds()), 3], tf.int64)
+  seeds = tf.zeros([len(function.layers[0].seeds()), 3], tf.int64)
   args = flat_args(list(theta.values()), seeds, *rest)
   outputs = [function.outputs(function.forward(args)).tensors for _ in range(2)]
   assert function.num_traces == 1
   for first, second in zip(*outputs, strict=True):
     np.testing.assert_array_equal(first, second)
+
+
+@by_row
+def test_a_layer_that_says_so_splits_its_backward(tf, factory, inputs, side):
+  function = _cell_function(tf, factory, inputs, side)
+  (layer,) = function.layers
+  theta = [i for i, w in enumerate(layer.weights().values()) if w.trainable]
+  specs = tf.nest.flatten(function.out_specs)
+  dys = tuple(isinstance(s, tf.TensorSpec) and s.dtype.is_floating for s in specs)
+  gradient = function.gradient(GradientKey(dys, True, tuple(theta), -1))
+  assert bool(gradient.unsplit) <= (not _splits(layer))
+  # One that has nothing else than what does not split says no for nothing.
+  if isinstance(layer, BatchNorm) and layer.params.trainable:
+    assert gradient.unsplit
+
+
+def _splits(layer):
+  return layer.SPLITS_BACKWARD and all(map(_splits, layer.children()))
 
 
 def test_costs_need_no_tensorflow():
