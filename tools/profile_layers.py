@@ -94,12 +94,24 @@ def check(profile: Profile) -> str:
   for name, alone, whole in zip(names, profile.alone, profile.whole, strict=True):
     factor = f"{whole / alone:.3f}" if alone else "1"
     rows.append([name, format_secs(alone), format_secs(whole), factor])
+  unlike = [a for a in zip(profile.alone, profile.whole, strict=True) if _far(*a)]
   apart, at_once = sum(profile.whole[1:3]), profile.whole[3]
   ratio = f"{apart / at_once:.3f}" if at_once else "1"
   return (
     f"{align(rows)}\nboth gradients, apart against at once: {format_secs(apart)} / "
-    f"{format_secs(at_once)} = {ratio}"
+    f"{format_secs(at_once)} = {ratio}" + (_BUSY if unlike else "")
   )
+
+
+def _far(alone: float, whole: float) -> bool:
+  """Says whether two measurements of one thing are more than twice apart."""
+  return max(alone, whole) > 2 * min(alone, whole)
+
+
+_BUSY = (
+  "\nwarning: the layers alone and as one cell differ more than twofold; if the "
+  "machine was busy with something else, measure again"
+)
 
 
 def _check_flags() -> pathlib.Path:

@@ -32,6 +32,9 @@ def test_curves_share_their_axes() -> None:
   assert train[0] == pytest.approx((0, top), abs=0.01)
   assert train[1] == pytest.approx((1000, 200 - top), abs=0.01)
   assert evaluated == [(500, middle)]
+  # A line of one point shows nothing.
+  (dot,) = tree.find("circle", "c1")
+  assert dot.numbers("cx", "cy") == (50, middle)
   assert not notes
   (axis,) = tree.find("svg", "axis")
   assert [(mark.text, *mark.numbers("x")) for mark in axis.children] == [

@@ -59,6 +59,12 @@ def _frame(curves: Mapping[str, _Curve]) -> str:
     f'{" ".join(f"{1000 * across(s):.2f},{down(v)}" for s, v in points)}"/>'
     for index, points in enumerate(curves.values())
   )
+  dots = "".join(
+    f'<circle class="c{index % 6}" cx="{percent(across(step))}" cy="{down(value)}" '
+    'r="3"/>'
+    for index, points in enumerate(curves.values())
+    for step, value in (points if len(points) == 1 else ())
+  )
   rules = "".join(
     f'<line x2="100%" y1="{down(mark)}" y2="{down(mark)}"/>'
     for mark in marks(low, high, 5)
@@ -77,7 +83,7 @@ def _frame(curves: Mapping[str, _Curve]) -> str:
     f'<div class="values" style="height:{HEIGHT}px">{at_values}</div>'
     f'<svg height="{HEIGHT}" role="img" aria-label="Curves">{rules}'
     f'<svg viewBox="0 0 1000 {HEIGHT}" preserveAspectRatio="none">{lines}</svg>'
-    f"{strips}</svg><div></div>"
+    f"{dots}{strips}</svg><div></div>"
     f'<svg class="axis" height="16" aria-hidden="true">{at_steps}</svg></div>'
   )
 

@@ -96,8 +96,8 @@ rect.s3 { fill-opacity: .46; }
   padding-right: 14px; }
 .values { position: relative; min-width: 44px; }
 .values span { position: absolute; right: 8px; transform: translateY(-50%); }
-polyline { fill: none; stroke-width: 1.75; vector-effect: non-scaling-stroke;
-  stroke-linejoin: round; }
+polyline, .curve circle { fill: none; stroke-width: 1.75;
+  vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 .c0 { stroke: var(--F); } .c1 { stroke: var(--BW); } .c2 { stroke: var(--W); }
 .c3 { stroke: var(--R); } .c4 { stroke: var(--B); } .c5 { stroke: var(--U); }
 .legend rect { stroke-width: 0; }

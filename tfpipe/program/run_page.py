@@ -28,6 +28,7 @@ _KINDS = (
 def page(
   run: Run,
   losses: Mapping[str, Sequence[tuple[int, float]]],
+  evaluated: Mapping[str, float],
   timelines: Mapping[str, Timeline],
   comparison: Comparison | None,
 ) -> str:
@@ -36,18 +37,25 @@ def page(
   Args:
     run: the run.
     losses: steps and values of each curve.
+    evaluated: what the last evaluation found; empty if there was none.
     timelines: of one step, in seconds; none if none was measured.
     comparison: of these.
   """
   plan = run.plan
-  notes = {"timelines": "; ".join(plan.notes)} if plan.notes and timelines else {}
+  notes = {
+    "cut": "Of one micro-batch.",
+    "schedule": "Drawn as if all cells were equal and a backward took two forwards; "
+    "the predicted bubble is that of the cells as they are.",
+  }
+  if plan.notes and timelines:
+    notes["timelines"] = "; ".join(plan.notes)
   if comparison and comparison.num_steps > 1:
     notes["comparison"] = f"Measured: the median of {comparison.num_steps} steps."
   header, *rows = plan_lib.table_rows(plan)
   return page_lib.render(
     PageData(
       title=run.params.name,
-      facts=_facts(run),
+      facts={**_facts(run), **{f"eval {n}": f"{v:.4g}" for n, v in evaluated.items()}},
       cut=Table(header, rows),
       memory=_memory(plan, run.devices),
       schedule=_in_ticks(plan),

@@ -65,6 +65,7 @@ class Trainer:
     self._metrics = MetricsFile(logdir)
     self._evaluates = evaluates and run.eval_input is not None
     self._eval_function: Any = None
+    self._evaluated: dict[str, float] = {}
     self._first_step = self._saved_step = run.step
     # Missing data is found here, before the first step.
     if trains:
@@ -83,6 +84,8 @@ class Trainer:
     step = run.step
     if step >= p.max_steps:
       show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
+    else:
+      show("building the step; the first one takes longest")
     function = run.train_function()
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
     with StopSignal() as stop:
@@ -94,6 +97,8 @@ class Trainer:
         step += 1
         outputs = self._step(function, step, batch)
         self._check(step, outputs)
+        if step == self._first_step + 1:
+          progress.restart(step)
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
           self._log(step, outputs, progress)
@@ -130,6 +135,7 @@ class Trainer:
     text = run_page.page(
       self._run,
       self._metrics.losses(),
+      self._evaluated,
       profiler.timelines if profiler else {},
       profiler.comparison if profiler else None,
     )
@@ -141,7 +147,7 @@ class Trainer:
       return
     if self._eval_function is None:
       self._eval_function = self._run.eval_function()
-    values = evaluate(self._run, self._eval_function)
+    values = self._evaluated = evaluate(self._run, self._eval_function)
     step = self._run.step
     self._metrics.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
