@@ -42,6 +42,33 @@ def test_a_device_of_tpu_v2_and_v3_is_a_core_and_of_later_ones_a_chip():
   assert hardware.find("tpu_v4").flops_per_sec == 275e12
 
 
+def test_memory_is_counted_in_powers_of_two_throughout():
+  # As printed: GB or GiB.
+  printed = {"v100_16gb": 16, "a100_80gb": 80, "h100": 80, "h200": 141}
+  printed |= {"tpu_v5e": 16, "tpu_v5p": 95, "tpu_v6e": 32}
+  for name, number in printed.items():
+    assert hardware.find(name).memory_bytes == number * 2**30
+
+
+def test_links_of_tpus_are_a_direction_of_one_port():
+  # Bidirectional GB/s a chip over ports, of which a direction is half.
+  printed = {"tpu_v5e": (400, 4), "tpu_v5p": (1200, 6), "tpu_v6e": (800, 4)}
+  for name, (both, ports) in printed.items():
+    assert hardware.find(name).link_bytes_per_sec == both * 1e9 / ports / 2
+
+
+def test_a_number_beyond_all_floats_is_no_finite_one():
+  with pytest.raises(ValueError, match=r"must be a finite number above 0"):
+    Hardware(**{**FIELDS, "link_bytes_per_sec": 10**400})
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path):
+  path = tmp_path / "mine.json"
+  path.write_bytes(json.dumps(FIELDS).encode("utf-16"))
+  with pytest.raises(ValueError, match=r"mine.json: this is no text in UTF-8"):
+    hardware.find(str(path))
+
+
 def test_a_transfer_takes_its_latency_and_its_bytes():
   device = Hardware(**FIELDS, link_latency_secs=0.5)
   assert device.transfer_secs(200) == 2.5
@@ -73,6 +100,12 @@ def test_a_file_describes_a_device(tmp_path):
     ({"link_latency_secs": -1}, "link_latency_secs=-1: must be a finite number >= 0"),
     ({"efficiency": 0}, "efficiency=0: must be a number above 0, at most 1"),
     ({"efficiency": 1.01}, "efficiency=1.01: must be a number above 0, at most 1"),
+    ({"flops_per_sec": 10**400}, "a number of 401 digits"),
+    (
+      {"flops_per_sec": 1e-300, "efficiency": 1e-100},
+      "flops_per_sec=1e-300: must be at least 1e-100 when multiplied by efficiency",
+    ),
+    ({"link_bytes_per_sec": 1e-320}, "link_bytes_per_sec=1e-320: must be at least 1e-"),
     ({"memory": 1}, "unknown field 'memory'; did you mean 'memory_bytes'?"),
   ],
 )
@@ -97,6 +130,7 @@ def test_a_missing_field_of_a_file_is_named(tmp_path, field):
     ('{"name": }', r"line 1: Expecting value"),
     ('{"name": "a", "name": "b"}', "field 'name' is given twice"),
     ("", "line 1: Expecting value"),
+    ("[" * 100_000, "brackets are nested too deeply"),
   ],
 )
 def test_what_is_no_such_object_is_refused(tmp_path, content, message):
@@ -110,6 +144,8 @@ def test_what_is_no_such_object_is_refused(tmp_path, content, message):
     ("tpu_v33", r"'tpu_v33' is not one of .*, nor a file .json; did you mean 'tpu_v3'"),
     ("TPU_V4", r"did you mean 'tpu_v4'\?"),
     ("", "hardware '' is not one of tpu_v2, "),
+    ("v100", r"did you mean 'v100_16gb' or 'v100_32gb'\?"),
+    ("H10", r"did you mean 'h100'\?"),
     ("nowhere/mine.json", "hardware 'nowhere/mine.json': there is no such file"),
   ],
 )

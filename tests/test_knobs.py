@@ -3,6 +3,7 @@ import re
 from tests.priced import Priced, PricedLoss, params
 from tfpipe import knobs, plan
 from tfpipe.hardware import Hardware
+from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.network import Network
 from tfpipe.optimizers import SGD, Learner
 
@@ -70,6 +71,26 @@ def test_more_micro_batches_help_if_only_their_inside_counts():
   # 1,200 bytes of each of two layers with one micro-batch; 400 with three.
   _, lines = advice(1000, layers=layers(2), remat="cell", num_partitions=1)
   assert "--num_micro_batches=3" in settings(lines)
+
+
+def test_numbers_of_micro_batches_divide_the_batch_of_the_evaluation_too():
+  # As above, where 3 would be enough, but does not divide 8; 2 leaves 600 bytes each.
+  p = params(layers=layers(2), remat="cell")
+  p.task.learner = Learner.Params().Set(optimizer=SGD.Params())
+  p.input.image_size = 1
+  p.eval_input = SyntheticImageInput.EvalParams().Set(batch_size=8, image_size=1)
+  network = Network(p)
+  hardware = Hardware("mine", 1000, 1.0, "float32", 1.0)
+  lines = knobs.advice(p, plan.make(p, hardware, network), network)
+  assert "--num_micro_batches=4" in settings(lines)
+
+
+def test_a_few_knobs_are_enough():
+  # Little is missing: remat, M, another schedule, batch and K all help.
+  shape = {"num_partitions": 2, "num_micro_batches": 2, "schedule": "gpipe"}
+  _, lines = advice(2400, layers=layers(), **shape)
+  assert settings(lines)[0] == "--remat=cell"
+  assert len(settings(lines)) == 3
 
 
 def test_an_option_of_the_schedule_is_taken_back_with_it():

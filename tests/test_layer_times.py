@@ -132,6 +132,25 @@ def test_a_broken_or_missing_file_is_refused(tmp_path):
     LookupError, match=r"layer times '.*times.json': there is no such"
   ):
     layer_times.read(path)
+  for content, message in (
+    (b"\xff\xfe", "no text in UTF-8"),
+    (b'{"batch": 1, "batch": 1}', "field 'batch' is given twice"),
+    (b"[" * 100_000, "brackets are nested too deeply"),
+    (json.dumps(fields(batch=10**400)).encode(), "a number of 401 digits"),
+    (json.dumps(layer(forward=10**400)).encode(), "a number of 401 digits"),
+  ):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"times.json: .*{message}"):
+      layer_times.read(path)
   path.write_text('{\n"device": ')
   with pytest.raises(ValueError, match=r"times.json: line 2: Expecting value"):
     layer_times.read(path)
+
+
+def test_numbers_beyond_all_floats_are_no_times():
+  with pytest.raises(ValueError, match=r"forward is 1000.*: expected a finite number"):
+    LayerTime("a", 10**400, 0, 0)
+  with pytest.raises(ValueError, match=r"forward is 1e\+308: .*, at most 1e\+100"):
+    LayerTime("a", 1e308, 0, 0)  # two would be more than any float
+  with pytest.raises(ValueError, match=r"batch is 1000.*: expected a whole number"):
+    LayerTimes("d", 10**400, (LayerTime("a", 1, 1, 1),))

@@ -160,6 +160,30 @@ def test_remat_of_layers_keeps_all_layers_between_the_parts_of_a_backward():
   assert (row.stash, row.recomputed) == (BORDER, 120)
 
 
+def test_between_b_and_w_are_the_gradients_that_w_reads():
+  weighted = LayerCost("dense", 1, 0, 3, 12, INSIDE, ArraySpec((BORDER,), "int8"))
+  costs = [weighted, cost("relu", border=5)]
+  # One device: F B W, with the gradient at the output of the layer that has weights.
+  (row,) = predict(schedule.make("zb_h1", 1, 1), costs=costs)
+  assert (row.stash, row.gradients) == (2 * INSIDE + BORDER, BORDER)
+  assert row.activations == 2 * INSIDE + 2 * BORDER
+  # B and W at once: what is between them is gone before the next layer.
+  (row,) = predict(schedule.make("1f1b", 1, 1), costs=costs)
+  assert row.gradients == 0
+  # ZB-H1's last device of two has a W late: at F2 the gradients of micro-batch 0 wait.
+  rows = predict(schedule.make("zb_h1", 2, 4), costs=[weighted, weighted])
+  counted = schedule.in_flight(schedule.make("zb_h1", 2, 4))
+  assert [row.stash // INSIDE for row in rows] == list(counted.kept)
+  assert rows[1].gradients > 0
+
+
+def test_devices_that_are_the_same_hold_all_of_theirs():
+  rows = predict(schedule.make("gpipe", 3, 2), costs=chain(3, border=0))
+  assert memory.of_devices(rows) == [2 * INSIDE] * 3
+  assert memory.of_devices(rows, (0, 1, 0)) == [4 * INSIDE, 2 * INSIDE, 4 * INSIDE]
+  assert memory.most_activations(rows, (0, 1, 0)) == 4 * INSIDE
+
+
 def test_the_moment_of_the_whole_device_counts_not_that_of_each_stage():
   # Stage 0 and stage 1 on one device, in the order F0 F1 B1 B0: both are kept at once.
   made = schedule.make("interleaved", 1, 1, stages_per_device=2)

@@ -2,6 +2,7 @@ import pytest
 
 from tests.priced import BATCH, SIDE, Priced, PricedLoss, params
 from tfpipe import registry
+from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.network import Network
 from tfpipe.optimizers import SGD, Adafactor, Adam, Learner, RMSProp
@@ -99,6 +100,19 @@ def test_a_tied_weight_belongs_to_its_owner_and_has_a_sum_at_each_use():
 def test_layers_with_a_backward_in_one_piece_are_named_wherever_it_is():
   network = Network(params(layers=layers(Priced, Unsplit, Outer)))
   assert network.unsplit == ("layer_1", "layer_2")
+
+
+def test_micro_batches_divide_the_batches_of_training_and_evaluation():
+  p = params(1, batch=12)
+  assert Network(p).micro_batches == (1, 2, 3, 4, 6, 12)
+  p.eval_input = SyntheticImageInput.EvalParams().Set(batch_size=20, image_size=SIDE)
+  network = Network(p)
+  assert network.micro_batches == (1, 2, 4)
+  # 3 is nearest to 12's 3 and 20's 2 and 4; 6 to 12's 6, which is not 20's.
+  for number, owner, rows, best in ((6, "eval_input", 20, 4), (5, "input", 12, 4)):
+    message = f"={number} does not divide {owner}.batch_size={rows}; .* does is {best}$"
+    with pytest.raises(ValueError, match=message):
+      network.costs(number)
 
 
 def test_the_fields_of_a_micro_batch_have_their_bytes():

@@ -32,7 +32,7 @@ def test_bubbles_of_the_paper_at_its_memory_limits_come_out(
   for limit, bubble in ((8, bubbles[1]), (16, SEARCHED[m])):
     schedule = zero_bubble(times, m, limit, gradient_keeps=[KEPT] * 8, transfer_secs=c)
     validate(schedule)
-    found = simulate(schedule, times, c).span_bubble
+    found = simulate(schedule, times, c).span_waste
     assert found == pytest.approx(bubble, abs=5e-5)
 
 
@@ -42,7 +42,7 @@ def test_twice_the_memory_beats_zb_h2_even_if_nothing_is_freed_before_w(
 ) -> None:
   times = StageTimes.equal(8, f, b, w)
   schedule = zero_bubble(times, m, 16, transfer_secs=c)
-  assert simulate(schedule, times, c).span_bubble < bubbles[2] - 0.002
+  assert simulate(schedule, times, c).span_waste < bubbles[2] - 0.002
 
 
 def test_with_the_memory_of_zb_h1_and_h2_it_takes_their_time() -> None:
@@ -175,3 +175,11 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], match: str) -> No
   }
   with pytest.raises(ValueError, match=match):
     zero_bubble(**arguments)  # type: ignore[arg-type]
+
+
+def test_sizes_that_would_take_minutes_are_refused_by_name() -> None:
+  times = StageTimes.equal(128)
+  with pytest.raises(
+    ValueError, match=r"zb_auto: 128 stages times 512 .* most 8192 ca"
+  ):
+    zero_bubble(times, 512, 256)

@@ -46,8 +46,8 @@ def test_published_step_times_come_out(
   ):
     timeline = run(make(name, k, m, remat))
     assert timeline.makespan == timeline.longest_span == time
-    assert timeline.bubble == pytest.approx(share, abs=5e-5)
-    assert timeline.span_bubble == timeline.bubble
+    assert timeline.waste == pytest.approx(share, abs=5e-5)
+    assert timeline.span_waste == timeline.waste
     assert timeline.busy == ((3 + remat) * m,) * k
 
 
@@ -59,7 +59,7 @@ def test_equal_stages_take_one_fill_and_drain(
   for k, m in SIZES:
     timeline = simulate(make(name, k, m), StageTimes.equal(k, f, b, w))
     assert timeline.makespan == (m + k - 1) * (f + b + w)
-    assert timeline.bubble == pytest.approx((k - 1) / (m + k - 1))
+    assert timeline.waste == pytest.approx((k - 1) / (m + k - 1))
 
 
 @pytest.mark.parametrize("r", [0, Fraction(1, 2), 1, 2])

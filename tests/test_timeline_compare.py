@@ -114,6 +114,22 @@ def test_in_a_simulated_step_the_host_is_never_late(
     assert found.transfer == 0
 
 
+def test_recomputation_is_work_and_the_bubble_is_what_is_not_busy() -> None:
+  made = schedule.make("gpipe", 2, 2, remat=True)
+  found = shares(made, simulate(made, StageTimes.equal(2)))
+  # 22 units, of which both devices wait 3: see the order in test_plan.
+  assert found.bubble == pytest.approx(6 / 22)
+  assert found.bubble == pytest.approx(float(1 - found.busy / found.step))
+
+
+def test_transfers_that_wait_for_each_other_look_like_the_host() -> None:
+  # F0 and F1 leave at 1 and 2, but the link takes 4 for each: F1 is there at 9, and not
+  # at 2 + 4, as spans alone suggest.
+  made = schedule.make("gpipe", 2, 2)
+  found = shares(made, simulate(made, StageTimes.equal(2), 0, 4))
+  assert found.host > 0
+
+
 def test_a_timeline_of_something_else_is_refused() -> None:
   alone = Timeline((span("F", 0, 0, 0, 1),), 1)
   with pytest.raises(ValueError, match="has 1 devices, but schedule gpipe has 2"):

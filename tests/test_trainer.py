@@ -1,6 +1,7 @@
 """The trainer's flags and modes. What it refuses: tests/program/test_refusals.py."""
 
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -82,6 +83,24 @@ def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
   assert found == "error: layer times 'no.json': there is no such file"
 
 
+def test_a_schedule_that_cannot_be_trained_is_refused_before_tensorflow(tmp_path):
+  def lists(device):
+    make = functools.partial(schedule.Action, stage=device, pipe=0, size=1)
+    for m in (0, 1):
+      yield make("F", micro_batch=m, version=m)
+      yield make("BW", micro_batch=m, version=m)
+      yield make("U", micro_batch=m)
+
+  actions = tuple(tuple(lists(device)) for device in (0, 1))
+  two = schedule.Schedule("two", 2, 2, ((0, 1),), actions)
+  path = tmp_path / "two.csv"
+  path.write_text(text.to_csv(two))
+  flags = (f"--model={IMAGE}", f"--schedule={path}", "--remat=none")
+  for mode in (["--mode=plan"], ["--mode=train", f"--logdir={tmp_path / 'run'}"]):
+    found = command.refusal(*flags, *mode)
+    assert found.endswith("schedule two has 2 updates; one can be trained")
+
+
 def test_a_schedule_comes_from_a_file(capsys, tmp_path):
   path = tmp_path / "mine.json"
   path.write_text(text.to_json(schedule.make("1f1b", 2, 2)))
@@ -107,6 +126,10 @@ def test_a_schedule_comes_from_a_file(capsys, tmp_path):
     ),
     (["--mode=inspect", "--search"], "--search has no effect with --mode=inspect"),
     (["--mode=plan", "--search"], "--search needs --hardware: its memory bounds the"),
+    (["--mode=plan", "--hardware="], "hardware '' is not one of tpu_v2, "),
+    (["--mode=plan", "--hardware=", "--search"], "hardware '' is not one of tpu_v2, "),
+    (["--hardware="], "--hardware has no effect with --mode=train_and_eval"),
+    (["--mode=plan", "--hardware=v100"], "hardware 'v100' is not .*'v100_16gb' or"),
     (["--mode=plan", "--hardware=h10"], "hardware 'h10' is not one of .*'h100'"),
     (
       ["--mode=plan", "--hardware=h10.json"],
@@ -198,8 +221,8 @@ def test_each_call_begins_with_the_experiment_as_it_is():
 def test_plan_prints_what_differs_the_cut_the_prediction_and_the_schedule(capsys):
   command.run(f"--model={IMAGE}", "--mode=plan", "--num_partitions=3", "--remat=none")
   shown = capsys.readouterr().out
-  assert "changed from the experiment:\n  ? pipeline:\n" in shown
-  assert "  >   num_partitions: 2\n  <   num_partitions: 3\n" in shown
+  changes = "  - pipeline.num_partitions : 2\n  + pipeline.num_partitions : 3\n"
+  assert f"changed from the experiment:\n{changes}" in shown
   assert "schedule gpipe, 3 cells x 2 micro-batches" in shown
   assert shown.splitlines()[-3:] == [
     "0: F0 F1 BW0 BW1 U0",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tfpipe import layer_times, memory, model, partition, schedule, schedule_search
 from tfpipe.cost import LayerCost
@@ -17,7 +18,7 @@ from tfpipe.schedule.schedule import Schedule
 from tfpipe.simulate import StageTimes, simulate
 from tfpipe.timeline import Timeline
 
-__all__ = ["Draft", "make"]
+__all__ = ["Draft", "effort", "make"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +79,30 @@ class Draft:
     ]
     return simulate(self.schedule, times, hardware.link_latency_secs, links)
 
+  @property
+  def same_devices(self) -> tuple[int, ...]:
+    """For each device the first that is the same real one; see `model`."""
+    return model.same_devices(self.pipe.devices, self.schedule.num_devices)
+
   def memory(self, remat: str | None = None) -> tuple[StageMemory, ...]:
     """Predicts the memory of every stage, as drafted or with another kind of remat."""
+    return tuple(row for rows in self._memory(remat) for row in rows)
+
+  def most_bytes(self, limit: float = math.inf) -> int:
+    """Returns what the device needs that needs most; of one beyond `limit`, any."""
+    same = self.same_devices
+    totals = [0] * len(same)
+    for rows in self._memory():
+      first = same[rows[0].device]
+      totals[first] += sum(row.total for row in rows)
+      if totals[first] > limit:
+        return totals[first]
+    return max(totals)
+
+  def _memory(self, remat: str | None = None) -> Iterator[list[StageMemory]]:
     if remat is None and self.pipe.remat == "layer":
       remat = "layer"
-    return memory.predict(
+    return memory.by_device(
       self.costs,
       self.network.states,
       self.cells,
@@ -113,8 +133,27 @@ def make(pipe: Params, network: Network) -> Draft:
   else:
     layers = layer_times.from_costs(costs).layers
   made, cells = _schedule_and_cells(pipe, layers)
+  if schedule.is_file(pipe.schedule) and made.num_updates > 1:
+    raise ValueError(
+      f"pipeline.schedule={pipe.schedule!r}: schedule {made.name} has "
+      f"{made.num_updates} updates; one can be trained"
+    )
   model.check_devices(pipe.devices, made.num_devices)
   return Draft(network, pipe, costs, layers, measured, cells, made)
+
+
+def effort(pipe: Params) -> int:
+  """Returns about how many actions are put in order for a schedule, before it is made.
+
+  Those of a schedule that is searched count as many times as that takes longer.
+  """
+  stages = pipe.num_partitions * max(1, pipe.stages_per_device)
+  if pipe.schedule in schedule.NAMES:
+    stages = schedule.num_stages(
+      pipe.schedule, pipe.num_partitions, pipe.stages_per_device
+    )
+  times = schedule_search.EFFORT if pipe.schedule == model.ZB_AUTO else 1
+  return 4 * times * stages * pipe.num_micro_batches
 
 
 def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
@@ -140,8 +179,12 @@ def _schedule_and_cells(
   if pipe.schedule == model.ZB_AUTO:
     cells = _cut(pipe, layers, number * (pipe.stages_per_device or 1))
     return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
-  if schedule.is_file(pipe.schedule) and not pathlib.Path(pipe.schedule).is_file():
-    raise LookupError(f"pipeline.schedule={pipe.schedule!r}: there is no such file")
+  if schedule.is_file(pipe.schedule):
+    if not pathlib.Path(pipe.schedule).expanduser().is_file():
+      raise LookupError(f"pipeline.schedule={pipe.schedule!r}: there is no such file")
+  else:
+    stages = schedule.num_stages(pipe.schedule, number, pipe.stages_per_device)
+    _check_number(pipe, layers, stages)  # before a long schedule is made in vain
   made = schedule.make(
     pipe.schedule,
     number,
@@ -154,11 +197,7 @@ def _schedule_and_cells(
 
 def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Cells:
   """Cuts layers into cells: as told, or so that all take equally long."""
-  if number > len(layers):
-    raise ValueError(
-      f"pipeline.num_partitions={pipe.num_partitions} with schedule {pipe.schedule} "
-      f"makes {number} cells: must be at most the number of layers, {len(layers)}"
-    )
+  _check_number(pipe, layers, number)
   lengths = pipe.lengths
   if lengths and len(lengths) != number:
     raise ValueError(
@@ -167,17 +206,30 @@ def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Ce
       f"{pipe.num_partitions}"
     )
   if lengths:
-    return partition.explicit(len(layers), lengths)
+    try:
+      return partition.explicit(len(layers), lengths)
+    except ValueError as error:
+      raise ValueError(f"pipeline.lengths={lengths!r}: {error}") from error
   again = pipe.remat != "none"
   return partition.balance(
     [layer.total + (layer.forward if again else 0) for layer in layers], number
   )
 
 
-def _zero_bubble(pipe: Params, times: StageTimes) -> Schedule:
-  """Makes the best schedule for these times, of at most twice 1F1B's activations.
+def _check_number(pipe: Params, layers: Sequence[LayerTime], number: int) -> None:
+  if number > len(layers):
+    raise ValueError(
+      f"pipeline.num_partitions={pipe.num_partitions} with schedule {pipe.schedule} "
+      f"makes {number} cells: must be at most the number of layers, {len(layers)}"
+    )
 
-  Whatever the hardware, so that what is trained is what was planned.
+
+def _zero_bubble(pipe: Params, times: StageTimes) -> Schedule:
+  """Makes the best schedule that is found for these times.
+
+  A device keeps no more micro-batches from F to W, counted by stages whatever their
+  size, than twice those of 1F1B. Transfers are taken to need no time: whatever the
+  hardware, what is trained is what was planned.
   """
   stages = pipe.stages_per_device or 1
   return schedule_search.zero_bubble(

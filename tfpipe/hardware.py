@@ -6,6 +6,10 @@ whole GPU. Peaks are those of the number format in which the device multiplies f
 matrices as TensorFlow asks it to: bfloat16 on TPUs, TF32 on GPUs from A100 on, else
 float32; without sparsity. A link is one direction of what joins two neighbours.
 
+Memory is counted in powers of 1024 throughout. Makers print the same number as GB or
+as GiB (95 of a TPU v5p, on pages of two years) and mean the latter: memory is built in
+powers of two, and a GPU sold with 80 GB has room for more than 80 * 10**9 bytes.
+
 Sources: for TPUs the pages "TPU v2" to "TPU v6e" of the Cloud TPU documentation (memory
 and peak of a chip; the links of a chip from its interconnect bandwidth and number of
 ports) and, for the links of v2 and v3, Jouppi et al., "A domain-specific supercomputer
@@ -16,17 +20,17 @@ No maker prints a latency: `LATENCY_SECS` is a round assumption.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import pathlib
-from typing import Any
 
+from tfpipe import text_files
 from tfpipe.spelling import nearest, nearest_or_all
 
 __all__ = ["LATENCY_SECS", "Hardware", "find", "names", "register"]
 
 LATENCY_SECS = 1e-5
 """From the end of an action to its result on another device: an assumption."""
+
+_LEAST_PER_SEC = 1e-100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +73,13 @@ class Hardware:
     self._check("efficiency", "a number above 0, at most 1", above=True)
     if self.efficiency > 1:
       raise ValueError(self._message("efficiency", "a number above 0, at most 1"))
+    # Times are numbers divided by these, and must be finite.
+    if self.link_bytes_per_sec < _LEAST_PER_SEC:
+      message = self._message("link_bytes_per_sec", f"at least {_LEAST_PER_SEC}")
+      raise ValueError(message)
+    if self.flops_per_sec * self.efficiency < _LEAST_PER_SEC:
+      allowed = f"at least {_LEAST_PER_SEC} when multiplied by efficiency"
+      raise ValueError(self._message("flops_per_sec", allowed))
 
   def transfer_secs(self, num_bytes: int) -> float:
     """Returns how long bytes are on the way between two devices."""
@@ -78,7 +89,7 @@ class Hardware:
     value = getattr(self, field)
     if not _is_number(value):
       raise TypeError(self._message(field, allowed))
-    if not math.isfinite(value) or value < 0 or (above and value == 0):
+    if not 0 <= value <= text_files.MOST or (above and value == 0):
       raise ValueError(self._message(field, allowed))
 
   def _message(self, field: str, allowed: str) -> str:
@@ -112,23 +123,19 @@ def find(name: str) -> Hardware:
   if not name.endswith(".json"):
     raise LookupError(
       f"hardware {name!r} is not one of {', '.join(_TABLE)}, nor a file .json"
-      f"{nearest(name, _TABLE)}"
+      f"{_nearest(name)}"
     )
   path = pathlib.Path(name).expanduser()
   if not path.is_file():
     raise LookupError(f"hardware {name!r}: there is no such file")
   try:
-    return _from_json(path.read_text())
+    return _from_json(text_files.read(path))
   except (ValueError, TypeError) as error:
     raise type(error)(f"{name}: {error}") from error
 
 
 def _from_json(text: str) -> Hardware:
-  try:
-    fields = json.loads(text, object_pairs_hook=_unique)
-  except json.JSONDecodeError as error:
-    # Its constructor takes more than a message.
-    raise ValueError(f"line {error.lineno}: {error.msg}") from error
+  fields = text_files.from_json(text)
   if not isinstance(fields, dict):
     raise TypeError(f"expected a JSON object, not {type(fields).__name__}")
   known = [field.name for field in dataclasses.fields(Hardware)]
@@ -146,13 +153,12 @@ def _from_json(text: str) -> Hardware:
   return Hardware(**fields)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  fields = dict(pairs)
-  if len(fields) < len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f"field {twice!r} is given twice")
-  return fields
+def _nearest(name: str) -> str:
+  """Suggests the devices of which a name says the first part, or the nearest."""
+  longer = [known for known in _TABLE if name and known.startswith(name.lower())]
+  if longer:
+    return f"; did you mean {' or '.join(map(repr, longer))}?"
+  return nearest(name, _TABLE)
 
 
 def _is_number(value: object) -> bool:
@@ -169,12 +175,13 @@ for _row in (
   Hardware("tpu_v3", 16 * _GIB, 61.5e12, "bfloat16", 82e9),
   # TPU v4: 275 TFLOP/s, 32 GiB a chip; 2,400 Gbit/s over 6 links.
   Hardware("tpu_v4", 32 * _GIB, 275e12, "bfloat16", 50e9),
-  # TPU v5e: 197 TFLOP/s, 16 GB a chip; 1,600 Gbit/s over 4 links.
-  Hardware("tpu_v5e", 16 * 10**9, 197e12, "bfloat16", 50e9),
-  # TPU v5p: 459 TFLOP/s, 95 GB a chip; 4,800 Gbit/s over 6 links.
-  Hardware("tpu_v5p", 95 * 10**9, 459e12, "bfloat16", 100e9),
-  # TPU v6e: 918 TFLOP/s, 32 GB a chip; 3,584 Gbit/s over 4 links.
-  Hardware("tpu_v6e", 32 * 10**9, 918e12, "bfloat16", 112e9),
+  # TPU v5e: 197 TFLOP/s, 16 GB a chip; 400 GB/s in both directions, over 4 links.
+  Hardware("tpu_v5e", 16 * _GIB, 197e12, "bfloat16", 50e9),
+  # TPU v5p: 459 TFLOP/s, 95 GiB a chip; 1,200 GB/s in both directions, over 6 links.
+  Hardware("tpu_v5p", 95 * _GIB, 459e12, "bfloat16", 100e9),
+  # TPU v6e: 918 TFLOP/s, 32 GB a chip; 800 GB/s in both directions, over 4 links (as
+  # the page says now; it has said 3,584 Gbit/s, and 3,200).
+  Hardware("tpu_v6e", 32 * _GIB, 918e12, "bfloat16", 100e9),
   # P100, PCIe: 9.3 TFLOP/s, 16 GB; PCIe 3.0 x16, 16 GB/s.
   Hardware("p100", 16 * _GIB, 9.3e12, "float32", 16e9),
   # V100, SXM2: 15.7 TFLOP/s in float32 (its tensor cores take float16 only), 16 or
@@ -187,7 +194,7 @@ for _row in (
   # H100, SXM: 989 TFLOP/s with sparsity, half without, 80 GB; NVLink 900 GB/s in both
   # directions. H200: the same with 141 GB.
   Hardware("h100", 80 * _GIB, 494.5e12, "TF32", 450e9),
-  Hardware("h200", 141 * 10**9, 494.5e12, "TF32", 450e9),
+  Hardware("h200", 141 * _GIB, 494.5e12, "TF32", 450e9),
   # A logical CPU device: one core at 2 GHz with two units of 8 float32 multiply-adds,
   # and a share of the host's memory. No public figure: round numbers.
   Hardware("cpu", 8 * _GIB, 64e9, "float32", 10e9),

@@ -1,26 +1,28 @@
 """Which setting makes a plan fit that does not: each is tried, none is guessed.
 
 A knob is one of the Params, turned step by step while the others stay, until all
-devices hold what they need. If no single one is enough, more partitions are tried
-together with re-materialization.
+devices hold what they need. A few such knobs are enough of an answer. If there is no
+single one, more partitions are tried together with re-materialization.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tfpipe import draft, memory, model, schedule
-from tfpipe.memory import LayerState
+from tfpipe import draft, model, schedule
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.plan_settings import FLAGS, state_bytes
 from tfpipe.units import format_bytes
 
 __all__ = ["advice"]
 
 # Actions of all schedules tried, together: some seconds.
 _BUDGET = 1_500_000
+_ENOUGH = 3
 
 
 def advice(p: Params, plan: Plan, network: Network) -> list[str]:
@@ -44,7 +46,8 @@ def advice(p: Params, plan: Plan, network: Network) -> list[str]:
     f"{format_bytes(plan.device_bytes[worst])}"
   ]
   trial = _Trial(p, network, limit)
-  found = [line for knob in _KNOBS if (line := trial.turn(knob(p, network)))]
+  turned = (trial.turn(knob(p, network)) for knob in _KNOBS)
+  found = list(itertools.islice(filter(None, turned), _ENOUGH))
   if not found:
     found = [line for line in [trial.turn(_partitions_and_remat(p, network))] if line]
   lines += [f"it fits with {line}" for line in found]
@@ -69,7 +72,7 @@ class _Trial:
     self._network = network
     self._limit = limit
     self._left = _BUDGET
-    self._state = sum(map(_state, network.states))
+    self._state = sum(map(state_bytes, network.states))
     self.left_out = 0
 
   def turn(self, changes: Iterator[Change]) -> str:
@@ -82,11 +85,11 @@ class _Trial:
     return ""
 
   def _need(self, change: Change) -> int | None:
-    """Returns the bytes of the device that needs most; None if it cannot fit."""
+    """Returns the bytes of the device that needs most; None if it cannot be."""
     p = self._p.Copy().Set(**change)
     if self._state > self._limit * p.pipeline.num_partitions:
       return None  # whatever the schedule
-    actions = 4 * p.pipeline.num_partitions * p.pipeline.num_micro_batches
+    actions = draft.effort(p.pipeline)
     if actions > self._left:
       self.left_out += 1
       return None
@@ -96,7 +99,7 @@ class _Trial:
       if any(not path.startswith("pipeline.") for path in change):
         network = Network(p)
       model.check(p)
-      return max(memory.of_devices(draft.make(p.pipeline, network).memory()))
+      return draft.make(p.pipeline, network).most_bytes(self._limit)
     except ValueError:
       return None  # e.g. a schedule that needs other numbers of micro-batches
 
@@ -108,9 +111,8 @@ def _remat(p: Params, network: Network) -> Iterator[Change]:
 
 
 def _micro_batches(p: Params, network: Network) -> Iterator[Change]:
-  rows = network.batch_size()
-  for number in range(p.pipeline.num_micro_batches + 1, rows + 1):
-    if rows % number == 0:
+  for number in network.micro_batches:
+    if number > p.pipeline.num_micro_batches:
       yield {"pipeline.num_micro_batches": number}
 
 
@@ -158,9 +160,7 @@ def _partitions_and_remat(p: Params, network: Network) -> Iterator[Change]:
 
 def _nothing_helps(network: Network, limit: int) -> str:
   """Says whether one layer alone is too large, which no setting helps against."""
-  needs = [
-    s.weights + s.slots + s.averages + s.gradients + s.sums for s in network.states
-  ]
+  needs = [state_bytes(state) for state in network.states]
   largest = max(range(len(needs)), key=needs.__getitem__)
   state = format_bytes(needs[largest])
   if needs[largest] > limit:
@@ -174,19 +174,7 @@ def _nothing_helps(network: Network, limit: int) -> str:
   )
 
 
-def _state(layer: LayerState) -> int:
-  """Returns the bytes that a layer has all the time."""
-  return layer.weights + layer.slots + layer.averages + layer.gradients + layer.sums
-
-
 def _flag(path: str) -> str:
   """Gives the trainer's flag for one of the Params."""
   owner, _, key = path.partition(".")
-  flags = (
-    "num_partitions",
-    "num_micro_batches",
-    "schedule",
-    "remat",
-    "stages_per_device",
-  )
-  return f"--{key}" if owner == "pipeline" and key in flags else f"--set {path}"
+  return f"--{key}" if owner == "pipeline" and key in FLAGS else f"--set {path}"

@@ -22,16 +22,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from tfpipe import text_files
 from tfpipe.cost import LayerCost
 from tfpipe.spelling import nearest
 
 __all__ = ["LayerTime", "LayerTimes", "from_costs", "read", "write"]
 
+_MOST_SECS = 1e100  # so that sums are finite
 _TIMES = ("forward", "input_gradient", "weight_gradient", "update")
 
 
@@ -46,7 +47,7 @@ class LayerTime:
     weight_gradient: W; 0 without trained weights.
     update: of its weights, once for the whole mini-batch.
 
-  Raises ValueError, naming layer and field, for what is no finite number >= 0.
+  Raises ValueError, naming layer and field, for what is no number from 0 to 1e100.
   """
 
   name: str
@@ -59,9 +60,10 @@ class LayerTime:
     for field in _TIMES:
       value = getattr(self, field)
       is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-      if not is_number or not math.isfinite(value) or value < 0:
+      if not is_number or not 0 <= value <= _MOST_SECS:
         raise ValueError(
-          f"layer {self.name!r}: {field} is {value!r}: expected a finite number >= 0"
+          f"layer {self.name!r}: {field} is {value!r}: expected a finite number >= 0, "
+          f"at most {_MOST_SECS:g}"
         )
 
   @property
@@ -71,8 +73,13 @@ class LayerTime:
 
   def scaled(self, factor: float) -> LayerTime:
     """Returns the times of micro-batches `factor` times as large."""
-    times = (self.forward, self.input_gradient, self.weight_gradient)
-    return LayerTime(self.name, *(factor * secs for secs in times), self.update)
+    return LayerTime(
+      self.name,
+      factor * self.forward,
+      factor * self.input_gradient,
+      factor * self.weight_gradient,
+      self.update,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +100,7 @@ class LayerTimes:
   layers: tuple[LayerTime, ...]
 
   def __post_init__(self) -> None:
-    if type(self.batch) is not int or self.batch < 1:
+    if type(self.batch) is not int or not 1 <= self.batch <= text_files.MOST:
       raise ValueError(f"batch is {self.batch!r}: expected a whole number >= 1")
     if not self.layers:
       raise ValueError("layers is empty: expected the times of at least one layer")
@@ -173,9 +180,7 @@ def read(path: str | pathlib.Path) -> LayerTimes:
   if not file.is_file():
     raise LookupError(f"layer times {str(path)!r}: there is no such file")
   try:
-    return _times(json.loads(file.read_text()))
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path}: line {error.lineno}: {error.msg}") from error
+    return _times(text_files.from_json(text_files.read(file)))
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
 

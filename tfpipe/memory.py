@@ -5,9 +5,10 @@ keeps for its backward comes and goes: each device's list is walked with bytes.
 
 - F keeps the stage's input, and what is computed inside unless an R follows.
 - R brings what is inside.
-- BW frees both; of a split backward, W does. What of it B could free already, and the
-  gradients inside the stage that W needs besides, nobody can tell from costs: all is
-  counted until W.
+- BW frees both; of a split backward, W does. What of it B could free already nobody can
+  tell from costs: all is counted until W.
+- Between B and W there are also the gradients that W reads: taken to be as large as the
+  outputs of the stage's layers with weights. Products inside a layer may have more.
 - Where each layer is computed again (remat `layer`), F keeps the borders between the
   layers, and the backward brings the inside of one layer after the other; a split one
   of all, until W.
@@ -20,14 +21,23 @@ gradients on their way, and what the runtime keeps for itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfpipe.cost import LayerCost, total
 from tfpipe.partition import Cells
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule
 
-__all__ = ["LayerState", "StageMemory", "most_activations", "of_devices", "predict"]
+__all__ = [
+  "LayerState",
+  "StageMemory",
+  "by_device",
+  "most_activations",
+  "of_devices",
+  "predict",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +79,7 @@ class StageMemory:
     batch: micro-batches of the fields that the stage reads.
     stash: what forwards have kept for backwards.
     recomputed: what recomputation has brought.
+    gradients: what B has left for W, besides.
   """
 
   device: int
@@ -81,6 +92,7 @@ class StageMemory:
   batch: int
   stash: int
   recomputed: int
+  gradients: int
 
   @property
   def total(self) -> int:
@@ -95,7 +107,7 @@ class StageMemory:
   @property
   def activations(self) -> int:
     """What comes and goes within a step."""
-    return self.stash + self.recomputed
+    return self.stash + self.recomputed + self.gradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +119,12 @@ class _Stage:
     inside: all that a forward keeps besides.
     kept: the part of `inside` that stays with remat `layer`; else 0.
     largest: the inside of its largest layer with remat `layer`; else 0.
+    gradients: what W reads besides.
   """
 
   input: int
   inside: int
+  gradients: int
   kept: int = 0
   largest: int = 0
 
@@ -134,14 +148,27 @@ def predict(
     remat: `none`, `cell` or `layer`: what the schedule would need so, whether it has
       recomputations or not. None: as it stands.
   """
+  of_devices = by_device(costs, states, cells, schedule, field_bytes, remat)
+  return tuple(itertools.chain.from_iterable(of_devices))
+
+
+def by_device(
+  costs: Sequence[LayerCost],
+  states: Sequence[LayerState],
+  cells: Cells,
+  schedule: Schedule,
+  field_bytes: Mapping[str, int],
+  remat: str | None = None,
+) -> Iterator[list[StageMemory]]:
+  """Yields the rows of `predict` device by device, each when it is asked for."""
   stages = [_stage(costs, cell, remat == "layer") for cell in cells]
   owners = {
     cost.name: stage for stage, cell in enumerate(cells) for cost in _of(costs, cell)
   }
-  rows = []
   for device, actions in enumerate(schedule.actions):
+    rows = []
     walk = _Walk(stages, _with_remat(actions, remat), remat == "layer")
-    for (pipe, stage), (stash, recomputed) in sorted(walk.most.items()):
+    for (pipe, stage), (stash, recomputed, gradients) in sorted(walk.most.items()):
       part = _of(states, cells[stage])
       fields = set().union(*(state.fields for state in part))
       rows.append(
@@ -157,25 +184,34 @@ def predict(
           batch=walk.forwards[pipe, stage] * sum(field_bytes[name] for name in fields),
           stash=stash,
           recomputed=recomputed,
+          gradients=gradients,
         )
       )
-  return tuple(rows)
+    yield rows
 
 
-def of_devices(rows: Sequence[StageMemory]) -> list[int]:
-  """Returns the sum of all stages on each device."""
-  totals = [0] * (1 + max(row.device for row in rows))
-  for row in rows:
-    totals[row.device] += row.total
-  return totals
+def of_devices(rows: Sequence[StageMemory], same: Sequence[int] = ()) -> list[int]:
+  """Returns the sum of all stages on each device.
+
+  Args:
+    rows: of all devices of a schedule.
+    same: for each of them the first that is the same real device, whose stages then
+      count for both; empty if all differ.
+  """
+  return _sums([(row.device, row.total) for row in rows], same)
 
 
-def most_activations(rows: Sequence[StageMemory]) -> int:
-  """Returns the most bytes of activations on one device."""
-  totals: dict[int, int] = {}
-  for row in rows:
-    totals[row.device] = totals.get(row.device, 0) + row.activations
-  return max(totals.values())
+def most_activations(rows: Sequence[StageMemory], same: Sequence[int] = ()) -> int:
+  """Returns the most bytes of activations on one device; arguments as `of_devices`."""
+  return max(_sums([(row.device, row.activations) for row in rows], same))
+
+
+def _sums(sizes: Sequence[tuple[int, int]], same: Sequence[int]) -> list[int]:
+  same = same or range(1 + max(device for device, _ in sizes))
+  totals = [0] * len(same)
+  for device, size in sizes:
+    totals[same[device]] += size
+  return [totals[first] for first in same]
 
 
 def _of(values: Sequence, cell: tuple[int, int]) -> Sequence:
@@ -188,10 +224,12 @@ def _stage(
   part = costs[cell[0] : cell[1]]
   before = costs[cell[0] - 1].border_bytes if cell[0] else 0
   inside = total(part).activation_bytes
+  gradients = sum(cost.border_bytes for cost in part if cost.param_count)
   if not remat_layers:
-    return _Stage(before, inside)
+    return _Stage(before, inside, gradients)
   borders = sum(cost.border_bytes for cost in part[:-1])
-  return _Stage(before, inside, borders, max(cost.activation_bytes for cost in part))
+  largest = max(cost.activation_bytes for cost in part)
+  return _Stage(before, inside, gradients, borders, largest)
 
 
 def _copied(
@@ -221,64 +259,92 @@ def _with_remat(actions: Sequence[Action], remat: str | None) -> Sequence[Action
   return result
 
 
-def _again(actions: Sequence[Action]) -> set[tuple[int, int]]:
-  """Lists the (stage, micro-batch) that are recomputed."""
-  return {
-    (action.stage, micro_batch)
-    for action in actions
-    if action[0] == "R"
-    for micro_batch in action.micro_batches
-  }
+_Bytes = tuple[int, int, int]
+"""Stash, what is recomputed and gradients for W."""
+
+_NOTHING = (0, 0, 0)
 
 
 class _Walk:
   """A device's list, walked with bytes.
 
   Attributes:
-    most: stash and what is recomputed, of each (pipe, stage), when their sum over all
-      is largest; the first such moment.
+    most: what each (pipe, stage) holds when the sum over all is largest; the first such
+      moment.
     forwards: micro-batches that go through each (pipe, stage).
   """
 
   def __init__(
     self, stages: Sequence[_Stage], actions: Sequence[Action], remat_layers: bool
   ) -> None:
-    again = _again(actions)
-    held = {(action[3], action[1]): (0, 0) for action in actions}
-    self.forwards = dict.fromkeys(held, 0)
-    self.most = dict(held)
-    now = largest = 0
-    # The paper's largest network has 200,000 actions: as few calls as can be.
-    for kind, number, first, pipe, size, _ in actions:
-      if kind == "U":
-        continue
-      key, stage = (pipe, number), stages[number]
-      num_again = int((number, first) in again)
-      if size > 1:
-        num_again += sum((number, first + i) in again for i in range(1, size))
-      inside = stage.kept if remat_layers else stage.inside
-      # What the forwards of these micro-batches keep, and what is computed again.
-      stash = size * stage.input + (size - num_again) * inside
-      recomputed = num_again * stage.inside
-      late = size * (stage.inside - stage.kept) if remat_layers else 0
-      before = held[key]
-      brought = (0, 0)
-      if kind == "F":
-        self.forwards[key] += size
-        brought = (stash, 0)
-      elif kind == "R":
-        brought = (0, recomputed)
-      elif kind == "B":
-        brought = (0, late)
-      elif kind == "BW":
-        brought = (0, stage.largest)  # for the time it runs
-      now += brought[0] + brought[1]
-      held[key] = before[0] + brought[0], before[1] + brought[1]
+    self._remat_layers = remat_layers
+    # The paper's largest network has 200,000 actions, of few kinds that are alike.
+    alike = _alike(actions)
+    moves = {
+      key: self._move(key[0], stages[key[2]], *key[3:]) for key in dict.fromkeys(alike)
+    }
+    sums = {key: (sum(brought), sum(freed)) for key, (brought, freed) in moves.items()}
+    now = largest = behind = 0
+    for index, key in enumerate(alike):
+      more, less = sums[key]
+      now += more
       if now > largest:
-        largest, self.most = now, dict(held)
-      if kind == "BW":
-        held[key] = before[0] - stash, before[1] - recomputed
-        now -= stash + recomputed + stage.largest
-      elif kind == "W":
-        held[key] = before[0] - stash, before[1] - recomputed - late
-        now -= stash + recomputed + late
+        largest, behind = now, index + 1
+      now -= less
+    held = {key[1:3]: [0, 0, 0] for key in moves}
+    self.forwards = dict.fromkeys(held, 0)
+    for key, number in Counter(alike).items():
+      if key[0] == "F":
+        self.forwards[key[1:3]] += number * key[3]
+    for part, sign, which in ((alike[:behind], 1, 0), (alike[: behind - 1], -1, 1)):
+      for key, number in Counter(part if behind else ()).items():
+        for kind, size in enumerate(moves[key][which]):
+          held[key[1:3]][kind] += sign * number * size
+    self.most = {place: tuple(sizes) for place, sizes in held.items()}
+
+  def _move(
+    self, kind: str, stage: _Stage, size: int, num_again: int
+  ) -> tuple[_Bytes, _Bytes]:
+    """Returns what an action brings, and what is freed when it ends.
+
+    Args:
+      kind: of the action.
+      stage: where it is.
+      size: its micro-batches.
+      num_again: those of them that are recomputed.
+    """
+    inside = stage.kept if self._remat_layers else stage.inside
+    # What the forwards of these micro-batches keep, and what is computed again.
+    stash = size * stage.input + (size - num_again) * inside
+    recomputed = num_again * stage.inside
+    late = size * (stage.inside - stage.kept) if self._remat_layers else 0
+    gradients = size * stage.gradients
+    if kind == "F":
+      return (stash, 0, 0), _NOTHING
+    if kind == "R":
+      return (0, recomputed, 0), _NOTHING
+    if kind == "B":
+      return (0, late, gradients), _NOTHING
+    if kind == "W":
+      return _NOTHING, (stash, recomputed + late, gradients)
+    # A whole backward needs one layer's inside for the time it runs.
+    return (0, stage.largest, 0), (stash, recomputed + stage.largest, 0)
+
+
+def _alike(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int]]:
+  """Gives kind, pipe, stage, size and micro-batches recomputed of all but updates."""
+  again = {
+    (stage, first + i)
+    for kind, stage, first, _, size, _ in actions
+    if kind == "R"
+    for i in range(size)
+  }
+  if not again:
+    return [(a[0], a[3], a[1], a[4], 0) for a in actions if a[0] != "U"]
+  if len(again) == sum(a[4] for a in actions if a[0] == "F"):
+    return [(a[0], a[3], a[1], a[4], a[4]) for a in actions if a[0] != "U"]
+  return [
+    (kind, pipe, stage, size, sum((stage, first + i) in again for i in range(size)))
+    for kind, stage, first, pipe, size, _ in actions
+    if kind != "U"
+  ]

@@ -13,6 +13,7 @@ DEVICE_KINDS = ("auto", "cpu", "gpu")
 ZB_AUTO = "zb_auto"
 SCHEDULES = (*schedule.NAMES, ZB_AUTO)
 """By name; `zb_auto` is made for a run's own times, all others for any."""
+_LOCAL = re.compile(r"^(/job:localhost/replica:0/task:0)?/?(device:)?", re.IGNORECASE)
 SCHEDULE_OPTIONS = ("stages_per_device", "group_size", "num_pairs")
 
 
@@ -68,8 +69,8 @@ def PipelineParams() -> Params:
     "intra_op_threads",
     0,
     "Threads that an operation on a CPU may use, 0: as many as there are. With 1, a "
-    "cell also runs its operations one after the other, so that each logical CPU is one "
-    "thread: best with as many partitions as cores.",
+    "cell also runs its operations one after the other, so that each logical CPU is "
+    "one thread: best with as many partitions as cores.",
   )
   p.Define(
     "devices",
@@ -156,6 +157,13 @@ def check(p: Params) -> None:
     _check_count("train", p.train, key, 0)
 
 
+def schedule_options(name: str) -> tuple[str, ...]:
+  """Lists which of SCHEDULE_OPTIONS a schedule has; a file has none."""
+  if name == ZB_AUTO:
+    return ("stages_per_device",)
+  return schedule.OPTIONS.get(name, ())
+
+
 def check_devices(spec: str, num_devices: int) -> None:
   """Checks a device specification without touching a device.
 
@@ -183,6 +191,19 @@ def check_devices(spec: str, num_devices: int) -> None:
     )
 
 
+def same_devices(spec: str, num_devices: int) -> tuple[int, ...]:
+  """Gives for each device the first that has the same name: itself, unless two share.
+
+  Args:
+    spec: as `check_devices` allows.
+    num_devices: number of devices the schedule needs.
+  """
+  if spec in DEVICE_KINDS:
+    return tuple(range(num_devices))
+  names = [_LOCAL.sub("", name.strip()).lower() for name in spec.split(",")]
+  return tuple(map(names.index, names))
+
+
 def _check_schedule(pipe: Params) -> None:
   """Checks that there is such a schedule, and that it has the options that are set."""
   name = pipe.schedule
@@ -190,16 +211,12 @@ def _check_schedule(pipe: Params) -> None:
     _check_choice("pipeline", pipe, "schedule", SCHEDULES, ", or a file .csv or .json")
   for option in SCHEDULE_OPTIONS:
     _check_count("pipeline", pipe, option, 0)
-    having = [known for known in SCHEDULES if option in _options(known)]
+    having = [known for known in SCHEDULES if option in schedule_options(known)]
     if pipe.Get(option) and name not in having:
       raise ValueError(
         f"pipeline.{option}={pipe.Get(option)}: must be 0 with schedule {name}; only "
         f"{', '.join(having)} take it"
       )
-
-
-def _options(name: str) -> tuple[str, ...]:
-  return ("stages_per_device",) if name == ZB_AUTO else schedule.OPTIONS[name]
 
 
 def _check_kind(p: Params, key: str, method: str) -> None:

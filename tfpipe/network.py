@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from tfpipe import model
@@ -65,8 +66,22 @@ class Network:
 
   def batch_size(self, owner: str = "input") -> int:
     """Returns the rows of a mini-batch of `input` or `eval_input`."""
-    batch = self._params.Get(owner).Instantiate().specs()
-    return next(iter(batch.values())).shape[0]
+    return next(iter(self._specs[owner].values())).shape[0]
+
+  @cached_property
+  def micro_batches(self) -> tuple[int, ...]:
+    """Numbers of micro-batches that divide the batches of training and evaluation."""
+    common = math.gcd(*map(self.batch_size, self._specs))
+    return tuple(number for number in range(1, common + 1) if common % number == 0)
+
+  @cached_property
+  def _specs(self) -> dict[str, dict[str, ArraySpec]]:
+    """The fields of a mini-batch, of each input there is."""
+    owners = ("input", "eval_input")
+    inputs = {owner: self._params.Get(owner) for owner in owners}
+    return {
+      owner: params.Instantiate().specs() for owner, params in inputs.items() if params
+    }
 
   def field_bytes(self, num_micro_batches: int) -> dict[str, int]:
     """Returns the bytes of each field of a micro-batch of the training input."""
@@ -79,8 +94,8 @@ class Network:
     """Returns the cost of every layer for one micro-batch of `input` or `eval_input`.
 
     Raises:
-      ValueError: the layers do not fit each other or the input's fields, or the batch
-        is not a multiple of the micro-batches.
+      ValueError: the layers do not fit each other or the input's fields, or a batch is
+        not a multiple of the micro-batches.
     """
     key = owner, num_micro_batches
     if key not in self._costs:
@@ -89,12 +104,22 @@ class Network:
     return self._costs[key]
 
   def _micro_batch(self, owner: str, number: int) -> dict[str, ArraySpec]:
-    batch = self._params.Get(owner).Instantiate().specs()
-    _check_divides(owner, batch, number)
+    self._check_divides(number)
     return {
       name: ArraySpec((spec.shape[0] // number, *spec.shape[1:]), spec.dtype)
-      for name, spec in batch.items()
+      for name, spec in self._specs[owner].items()
     }
+
+  def _check_divides(self, number: int) -> None:
+    """Refuses what does not divide all batches, and names what does."""
+    for owner in self._specs:
+      rows = self.batch_size(owner)
+      if rows % number:
+        best = min(self.micro_batches, key=lambda m: abs(m - number))
+        raise ValueError(
+          f"pipeline.num_micro_batches={number} does not divide {owner}.batch_size="
+          f"{rows}; the nearest number that does is {best}"
+        )
 
   def _ask(self, micro_batch: Mapping[str, ArraySpec]) -> tuple[LayerCost, ...]:
     names = self._task.INPUT_FIELDS
@@ -183,17 +208,6 @@ def _check_fits(task: Params, owner: str, source: Any) -> None:
   if size is not None and "image_size" in task and task.image_size != size:
     raise ValueError(
       f"task.image_size={task.image_size}: must be the {size} of {owner}"
-    )
-
-
-def _check_divides(owner: str, batch: Mapping[str, ArraySpec], number: int) -> None:
-  rows = next(iter(batch.values())).shape[0]
-  if rows % number:
-    near = [m for m in range(1, rows + 1) if rows % m == 0]
-    best = min(near, key=lambda m: abs(m - number))
-    raise ValueError(
-      f"pipeline.num_micro_batches={number} does not divide {owner}.batch_size={rows}; "
-      f"the nearest number that does is {best}"
     )
 
 

@@ -39,6 +39,7 @@ class Plan:
     activations: the most bytes of activations that a device holds, by kind of remat: as
       planned, and as it would be with none (or, if it is none, with `cell`).
     hardware: what was planned for, None if nothing is known of it.
+    same_devices: for each device of the schedule the first that has the same name.
     notes: what a reader should know of the prediction.
   """
 
@@ -51,6 +52,7 @@ class Plan:
   stages: tuple[StageMemory, ...]
   activations: dict[str, int]
   hardware: Hardware | None = None
+  same_devices: tuple[int, ...] = ()
   notes: tuple[str, ...] = ()
 
   @property
@@ -61,9 +63,8 @@ class Plan:
 
   @property
   def bubble(self) -> float:
-    """Share of the step in which a device waits; recomputation is not waiting."""
-    occupied = self.timeline.num_devices * self.timeline.makespan
-    return 1.0 - float(sum(self.timeline.busy) / occupied) if occupied else 0.0
+    """Share of devices x step in which a device waits; recomputation is work."""
+    return self.timeline.bubble
 
   @property
   def step_secs(self) -> float | None:
@@ -72,8 +73,8 @@ class Plan:
 
   @cached_property
   def device_bytes(self) -> tuple[int, ...]:
-    """Bytes of each device at its peak."""
-    return tuple(memory.of_devices(self.stages))
+    """Bytes of each device at its peak, with those of devices that are the same."""
+    return tuple(memory.of_devices(self.stages, self.same_devices))
 
   @property
   def too_small(self) -> tuple[int, ...]:
@@ -108,8 +109,12 @@ def make(
     # What does not fit must not come to light after the training.
     network.costs(p.pipeline.num_micro_batches, "eval_input")
   draft = draft_lib.make(p.pipeline, network)
-  rows, remat = draft.memory(), p.pipeline.remat
+  rows, remat, same = draft.memory(), p.pipeline.remat, draft.same_devices
   other = "cell" if remat == "none" else "none"
+  activations = {
+    remat: memory.most_activations(rows, same),
+    other: memory.most_activations(draft.memory(other), same),
+  }
   return Plan(
     costs=draft.costs,
     cells=draft.cells,
@@ -118,18 +123,18 @@ def make(
     timeline=draft.timeline(hardware),
     in_seconds=bool(draft.measured or hardware),
     stages=rows,
-    activations={
-      remat: memory.most_activations(rows),
-      other: memory.most_activations(draft.memory(other)),
-    },
+    activations=activations,
     hardware=hardware,
-    notes=tuple(_notes(draft, hardware)),
+    same_devices=same,
+    notes=tuple(_notes(draft, hardware, activations)),
   )
 
 
-def _notes(draft: Draft, hardware: Hardware | None) -> list[str]:
+def _notes(
+  draft: Draft, hardware: Hardware | None, activations: dict[str, int]
+) -> list[str]:
   """Says what a reader should know of the prediction."""
-  notes = []
+  notes = _sharing(draft)
   unsplit = draft.network.unsplit
   lists = draft.schedule.actions
   splits = any(action.kind == "W" for actions in lists for action in actions)
@@ -140,7 +145,16 @@ def _notes(draft: Draft, hardware: Hardware | None) -> list[str]:
       "once, as batch norm's: these run in B, only the rest in W"
     )
   if splits:
-    notes.append("activations are counted until W, though B could free a part of them")
+    notes.append(
+      "activations are counted until W, though B could free a part of them, with the "
+      "gradients that W reads, taken to be as large as the outputs of layers with "
+      "weights"
+    )
+    if draft.pipe.remat == "cell" and activations["cell"] >= activations["none"]:
+      notes.append(
+        "remat=cell saves no memory with this schedule: what a cell computes again "
+        "stays until its W; remat=none is faster"
+      )
   if draft.measured:
     notes.append(f"times were measured on {draft.measured.device}")
     rows = draft.network.batch_size() // draft.pipe.num_micro_batches
@@ -152,6 +166,22 @@ def _notes(draft: Draft, hardware: Hardware | None) -> list[str]:
       f"{units.format_flops(hardware.flops_per_sec)}/s in {hardware.number_format}"
     )
   return notes
+
+
+def _sharing(draft: Draft) -> list[str]:
+  """Says which devices of the schedule are one."""
+  same = draft.same_devices
+  groups = [
+    [device for device, other in enumerate(same) if other == first]
+    for first in dict.fromkeys(same)
+  ]
+  names = draft.pipe.devices.split(",")
+  return [
+    f"devices {', '.join(map(str, group))} are all {names[group[0]].strip()}: their "
+    "memory is added up, but times are as if each were a device of its own"
+    for group in groups
+    if len(group) > 1
+  ]
 
 
 def table(plan: Plan) -> str:

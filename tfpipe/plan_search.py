@@ -1,39 +1,34 @@
-"""A search over K, M, schedule, V and remat: what is fast, and what is small.
+"""A search over K, M, schedule, its options and remat: what is fast, and what is small.
 
-Every combination is planned: its step simulated, its memory walked. Those that fit and
-that no other beats in number of devices, step time and memory per device at once are
-the Pareto front. The search is bounded by the actions of all schedules together, so it
-tries the same settings on every machine: some ten seconds at most.
+Every combination is planned: its memory walked and, if it fits, its step simulated.
+Those that fit and that no other beats in number of devices, step time and memory per
+device at once are the Pareto front. The search is bounded by the actions of all
+schedules together, so it tries the same settings on every machine, the most promising
+ones first: some ten seconds at most.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
-from tfpipe import draft, memory, model, schedule
+from tfpipe import draft, model
+from tfpipe.draft import Draft
 from tfpipe.hardware import Hardware
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import align
+from tfpipe.plan_settings import FLAGS, Settings, least_partitions, promising
 from tfpipe.units import format_bytes, format_secs
 
 __all__ = ["SEARCHED", "Front", "Row", "search", "table"]
 
-SEARCHED = (
-  "num_partitions",
-  "num_micro_batches",
-  "schedule",
-  "stages_per_device",
-  "remat",
-)
+SEARCHED = (*FLAGS, *(name for name in model.SCHEDULE_OPTIONS if name not in FLAGS))
 """Params of the pipeline that are searched unless they are given."""
 
-BUDGET = 1_500_000
-"""Most actions that are simulated, in all schedules together."""
-
-MOST_PARTITIONS = 64
+BUDGET = 4_000_000
+"""Most actions that are planned, in all schedules together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +36,14 @@ class Row:
   """A setting of the pipeline and what it is predicted to take.
 
   Attributes:
-    settings: values by name, in the order of SEARCHED; V only if it is not 0.
+    settings: values by name, in the order of SEARCHED; of a schedule's options those
+      that are not 0, or not what the run has.
     step_secs: seconds of a step.
     device_bytes: bytes of the device that needs most.
-    bubble: share of devices x time not spent on work; recomputation is no work.
+    bubble: share of devices x step in which a device waits; recomputation is work.
   """
 
-  settings: dict[str, Any]
+  settings: Settings
   step_secs: float
   device_bytes: int
   bubble: float
@@ -55,7 +51,10 @@ class Row:
   @property
   def flags(self) -> str:
     """The flags of the trainer that run it."""
-    return " ".join(f"--{name}={value}" for name, value in self.settings.items())
+    return " ".join(
+      f"--{name}={value}" if name in FLAGS else f"--set pipeline.{name}={value}"
+      for name, value in self.settings.items()
+    )
 
   def beats(self, other: Row) -> bool:
     """Whether this is nowhere worse: in devices, step time and memory per device.
@@ -75,6 +74,8 @@ class Front:
 
   Attributes:
     rows: the Pareto front, by number of devices and step time.
+    tried: the values that were planned, by name, sorted.
+    least_partitions: with fewer, weights and slots alone do not fit.
     num_planned: settings that were planned.
     num_too_large: those of them that do not fit.
     num_left_out: settings beyond the budget.
@@ -82,65 +83,140 @@ class Front:
   """
 
   rows: tuple[Row, ...]
+  tried: dict[str, tuple[Any, ...]]
+  least_partitions: int
   num_planned: int
   num_too_large: int
   num_left_out: int
   smallest: Row | None
 
 
-def search(
-  p: Params,
-  hardware: Hardware,
-  given: Collection[str] = (),
-  network: Network | None = None,
-) -> Front:
+def search(p: Params, hardware: Hardware, given: Collection[str] = ()) -> Front:
   """Searches the settings of a pipeline.
 
   Args:
     p: Params of the run.
     hardware: what it is for; its memory is the bound.
-    given: names of SEARCHED that stay as they are in `p`.
-    network: of `p`, if it has been asked before.
+    given: names of SEARCHED that stay as they are in `p`. An option of schedules is
+      kept where a schedule has it; of these, `stages_per_device` excludes all others.
 
   Raises:
-    ValueError: `pipeline.lengths` is set, which would fix the partition; or there is no
-      setting at all.
+    ValueError: `pipeline.lengths` is set, which would fix the partition; a value that
+      is given is not allowed; or there is no setting at all.
   """
-  model.check(p)
+  network = _network(p, given)
+  found = _Found(p, given, hardware)
+  for settings in promising(p.pipeline, network, given, hardware.memory_bytes):
+    found.add(settings, network)
+  if not found.num_planned:
+    reason = found.reason or f"the smallest has more than {BUDGET} actions"
+    raise ValueError(f"--search: no setting can be planned: {reason}")
+  return Front(
+    rows=_front([row for _, row in sorted(found.rows, key=lambda pair: pair[0])]),
+    tried={name: tuple(sorted(values)) for name, values in found.tried.items()},
+    least_partitions=least_partitions(network, hardware.memory_bytes),
+    num_planned=found.num_planned,
+    num_too_large=found.num_planned - len(found.rows),
+    num_left_out=found.num_left_out,
+    smallest=found.smallest(),
+  )
+
+
+def _network(p: Params, given: Collection[str]) -> Network:
+  """Checks what is given, and makes the network."""
   if p.pipeline.lengths:
     raise ValueError(
       f"pipeline.lengths={p.pipeline.lengths!r}: must be empty in a search"
     )
-  network = network or Network(p)
-  planned: list[Row] = []
-  reasons: list[str] = []
-  left, left_out = BUDGET, 0
-  for settings in _settings(p, network, given):
-    trial = p.pipeline.Copy().Set(**settings)
-    size = trial.num_partitions * max(1, trial.stages_per_device)
-    size *= 4 * trial.num_micro_batches
-    if size > left:
-      left_out += 1
-      continue
+  checked = p.Copy()
+  unset = dict.fromkeys(model.SCHEDULE_OPTIONS, 0)
+  if "schedule" not in given:
+    # An option must be one of some schedule; which one, is searched.
+    for option in set(given).intersection(unset):
+      value = {option: p.pipeline.Get(option)}
+      having = next(n for n in model.SCHEDULES if option in model.schedule_options(n))
+      checked.pipeline.Set(**{"schedule": having, **unset, **value})
+      model.check(checked)
+    checked.pipeline.Set(schedule=model.SCHEDULES[0])
+  for option in set(unset).difference(given if "schedule" in given else ()):
+    checked.pipeline.Set(**{option: 0})
+  network = Network(checked)
+  number, most = p.pipeline.num_partitions, len(network.names)
+  if "num_partitions" in given and number > most:
+    raise ValueError(
+      f"pipeline.num_partitions={number}: must be at most the number of layers, {most}"
+    )
+  return network
+
+
+class _Found:
+  """What has been planned so far.
+
+  Attributes:
+    rows: those that fit, each with its place in the order of plain schedules first.
+    tried: values planned, by name.
+    num_planned: settings that were planned.
+    num_left_out: settings beyond the budget.
+    reason: why the last setting that could not be planned could not.
+  """
+
+  def __init__(self, p: Params, given: Collection[str], hardware: Hardware) -> None:
+    self._pipe = p.pipeline
+    self._hardware = hardware
+    self._left = BUDGET
+    self._smallest: tuple[int, Settings, Draft] | None = None
+    self._shown = {
+      name
+      for name in SEARCHED
+      if name not in model.SCHEDULE_OPTIONS or name in given or p.pipeline.Get(name)
+    }
+    self.rows: list[tuple[int, Row]] = []
+    self.tried: dict[str, set[Any]] = {name: set() for name in FLAGS}
+    self.num_planned = self.num_left_out = 0
+    self.reason = ""
+
+  def add(self, setting: tuple[int, Settings], network: Network) -> None:
+    """Plans a setting, if the budget allows."""
+    place, settings = setting
+    pipe = self._pipe.Copy().Set(**settings)
+    effort = draft.effort(pipe)
+    if effort > self._left:
+      self.num_left_out += 1
+      return
     try:
-      found = draft.make(trial, network)
+      made = draft.make(pipe, network)
     except ValueError as error:
-      reasons.append(str(error))  # the schedule is not for these numbers
-      continue
-    left -= size
-    planned.append(_row(settings, found, hardware))
-  if not planned:
-    reason = reasons[-1] if reasons else f"all have more than {BUDGET} actions"
-    raise ValueError(f"--search: no setting can be planned; the last one: {reason}")
-  fitting = [row for row in planned if row.device_bytes <= hardware.memory_bytes]
-  large = [row for row in planned if row.device_bytes > hardware.memory_bytes]
-  return Front(
-    rows=_front(fitting),
-    num_planned=len(planned),
-    num_too_large=len(large),
-    num_left_out=left_out,
-    smallest=min(large, key=lambda row: row.device_bytes, default=None),
-  )
+      self.reason = str(error)  # e.g. the schedule is not for these numbers
+      return
+    self._left -= effort
+    self.num_planned += 1
+    self._note(settings, made)
+    need = made.most_bytes()
+    if need <= self._hardware.memory_bytes:
+      self.rows.append((place, self._row(settings, made, need)))
+    elif self._smallest is None or need < self._smallest[0]:
+      self._smallest = need, settings, made
+
+  def smallest(self) -> Row | None:
+    """Returns what needs least of what does not fit."""
+    if self._smallest is None:
+      return None
+    need, settings, made = self._smallest
+    return self._row(settings, made, need)
+
+  def _row(self, settings: Settings, made: Draft, need: int) -> Row:
+    timeline = made.timeline(self._hardware)
+    return Row(
+      settings={n: v for n, v in settings.items() if v or n in self._shown},
+      step_secs=float(timeline.makespan),
+      device_bytes=need,
+      bubble=timeline.bubble,
+    )
+
+  def _note(self, settings: Settings, made: Draft) -> None:
+    stages = made.schedule.num_stages // made.schedule.num_devices
+    for name, values in self.tried.items():
+      values.add(stages if name == "stages_per_device" else settings[name])
 
 
 def table(front: Front, command: str) -> str:
@@ -152,13 +228,21 @@ def table(front: Front, command: str) -> str:
   """
   lines = [
     f"{front.num_planned} settings planned, {front.num_too_large} of them do not fit"
-    + (f"; {front.num_left_out} larger ones not planned" if front.num_left_out else "")
+    + (f"; {front.num_left_out} more beyond the bound" if front.num_left_out else ""),
+    "tried: "
+    + "; ".join(
+      f"{name} {', '.join(map(str, values))}" for name, values in front.tried.items()
+    ),
   ]
+  if front.least_partitions > 1:
+    lines.append(
+      f"weights, slots and gradients need at least {front.least_partitions} devices"
+    )
   if not front.rows:
     assert front.smallest is not None
-    return (
-      f"{lines[0]}\nnothing fits; what needs least is {front.smallest.flags}: "
-      f"{format_bytes(front.smallest.device_bytes)}"
+    need = format_bytes(front.smallest.device_bytes)
+    return "\n".join(
+      [*lines, f"nothing fits; what needs least is {front.smallest.flags}: {need}"]
     )
   rows = [["step", "memory", "bubble", "flags"]]
   rows += [
@@ -174,19 +258,9 @@ def table(front: Front, command: str) -> str:
     [
       *lines,
       "(micro-batches of few rows are taken to be as efficient as those of many)",
-      f"not beaten in devices, step and memory; {command} and",
+      f"not beaten in devices, step and memory by any of these; {command} and",
       align(rows),
     ]
-  )
-
-
-def _row(settings: dict[str, Any], found: draft.Draft, hardware: Hardware) -> Row:
-  timeline = found.timeline(hardware)
-  return Row(
-    settings={name: value for name, value in settings.items() if value != 0},
-    step_secs=float(timeline.makespan),
-    device_bytes=max(memory.of_devices(found.memory())),
-    bubble=timeline.bubble,
   )
 
 
@@ -204,59 +278,3 @@ def _front(rows: list[Row]) -> tuple[Row, ...]:
   return tuple(
     sorted(best, key=lambda row: (row.settings["num_partitions"], row.step_secs))
   )
-
-
-def _settings(
-  p: Params, network: Network, given: Collection[str]
-) -> Iterator[dict[str, Any]]:
-  """Yields settings, the most promising first: the budget may end before the list."""
-  pipe = p.pipeline
-  partitions = _given_or(pipe, "num_partitions", given, _partitions(network))
-  combinations = []
-  for number in partitions:
-    numbers = _given_or(
-      pipe, "num_micro_batches", given, _micro_batches(p, network, number)
-    )
-    for rank, micro_batches in enumerate(numbers):
-      for other, remat in enumerate(
-        _given_or(pipe, "remat", given, ("cell", "none", "layer"))
-      ):
-        combinations.append((rank + other, number, micro_batches, remat))
-  for _, number, micro_batches, remat in sorted(combinations, key=lambda c: c[0]):
-    for name in _given_or(pipe, "schedule", given, schedule.NAMES):
-      for stages in _given_or(pipe, "stages_per_device", given, _stages(name)):
-        yield {
-          "num_partitions": number,
-          "num_micro_batches": micro_batches,
-          "schedule": name,
-          "stages_per_device": stages,
-          "remat": remat,
-        }
-
-
-def _given_or(
-  pipe: Params, name: str, given: Collection[str], candidates: Collection[Any]
-) -> Collection[Any]:
-  return (pipe.Get(name),) if name in given else candidates
-
-
-def _partitions(network: Network) -> list[int]:
-  """Lists powers of two."""
-  most = min(MOST_PARTITIONS, len(network.names))
-  return [2**power for power in range(most.bit_length())]
-
-
-def _micro_batches(p: Params, network: Network, partitions: int) -> list[int]:
-  """Lists divisors of the batch nearest to 4, 2, 8, 1 times the partitions, and all."""
-  rows = network.batch_size()
-  tested = network.batch_size("eval_input") if p.eval_input is not None else rows
-  divisors = [n for n in range(1, rows + 1) if rows % n == 0 and tested % n == 0]
-  nearest = (min(divisors, key=lambda n: abs(n - f * partitions)) for f in (4, 2, 8, 1))
-  return list(dict.fromkeys((*nearest, divisors[-1])))
-
-
-def _stages(name: str) -> tuple[int, ...]:
-  """Lists numbers of stages a device; where a schedule has no choice, its own."""
-  if name in ("interleaved", "looped_bfs", "zb_interleaved"):
-    return 2, 4
-  return (0,)

@@ -14,7 +14,8 @@ _KINDS = ("weights", "slots", "averages", "accumulators", "batch")
 def memory_line(plan: Plan) -> str:
   """Says in a line which device needs most, for what, and what remat saves."""
   device = max(range(len(plan.device_bytes)), key=plan.device_bytes.__getitem__)
-  rows = [row for row in plan.stages if row.device == device]
+  same = plan.same_devices
+  rows = [row for row in plan.stages if same[row.device] == same[device]]
   parts = [(kind, sum(getattr(row, kind) for row in rows)) for kind in _KINDS]
   parts.append(("activations", sum(row.activations for row in rows)))
   listed = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts if size)
@@ -40,11 +41,13 @@ def details(plan: Plan) -> str:
 
   `time` is that of F, R, B and W of a micro-batch; `sums` are of gradients; `stash` is
   what forwards have kept when the device holds most, and `again` what recomputation has
-  brought by then. The last columns are for the whole device.
+  brought by then; `for W` are the gradients that B has left for W. The last columns are
+  for the whole device.
   """
   kinds = [kind for kind in _KINDS if any(getattr(r, kind) for r in plan.stages)]
   kinds += ["stash", "recomputed"]
-  names = {"accumulators": "sums", "recomputed": "again"}
+  kinds += ["gradients"] if any(row.gradients for row in plan.stages) else []
+  names = {"accumulators": "sums", "recomputed": "again", "gradients": "for W"}
   rows = [
     ["device", "cell", *(names.get(kind, kind) for kind in kinds), "device total"]
   ]

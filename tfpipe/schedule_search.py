@@ -17,7 +17,13 @@ from tfpipe.schedule.greedy import Problem, Rule, put_in_order
 from tfpipe.simulate import StageTimes, per_border, simulate
 from tfpipe.timeline import Secs
 
-__all__ = ["zero_bubble"]
+__all__ = ["EFFORT", "MOST_CELLS", "zero_bubble"]
+
+MOST_CELLS = 8192
+"""Most pairs of a stage and a micro-batch that are searched: some seconds."""
+
+EFFORT = 100
+"""How many times as long a search takes as to make another schedule of that size."""
 
 
 def zero_bubble(
@@ -55,8 +61,9 @@ def zero_bubble(
     transfer_secs: as of `simulate`.
     link_secs: as of `simulate`.
 
-  Raises ValueError for sizes that do not fit together or are not allowed, and for a
-  limit at which a device cannot do a single micro-batch.
+  Raises ValueError for sizes that do not fit together or are not allowed, for more than
+  MOST_CELLS stages times micro-batches, and for a limit at which a device cannot do a
+  single micro-batch.
   """
   backward_secs = [
     b + r if remat else b
@@ -98,6 +105,12 @@ def _problem(
   """Checks what is given and makes the problem of it."""
   num_stages = len(times.forward)
   check_number("zb_auto", "num_micro_batches", num_micro_batches)
+  if num_stages * num_micro_batches > MOST_CELLS:
+    raise ValueError(
+      f"zb_auto: {num_stages} stages times {num_micro_batches} micro-batches are "
+      f"{num_stages * num_micro_batches}: at most {MOST_CELLS} can be searched; zb_h1, "
+      "zb_h2 and zb_v are for any number"
+    )
   if stages_per_device not in (1, 2) or num_stages % stages_per_device:
     raise ValueError(
       f"zb_auto: stages_per_device is {stages_per_device!r} for {num_stages} stages: "

@@ -13,9 +13,10 @@ from functools import cached_property
 
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule
+from tfpipe.text_files import MOST
 from tfpipe.timeline import Secs, Span, Timeline
 
-__all__ = ["StageTimes", "per_border", "period", "period_bubble", "simulate"]
+__all__ = ["StageTimes", "per_border", "period", "period_waste", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,14 @@ def simulate(
   """
   run = _Run(schedule, times, transfer_secs, link_secs)
   starts, ends = run.step()
-  graph = schedule.graph
+  devices, actions = schedule.graph.devices, schedule.graph.actions
+  new = tuple.__new__  # as Span(...), at half the time
   return Timeline(
     tuple(
-      Span(graph.devices[n], graph.actions[n], starts[n], ends[n]) for n in graph.order
+      [
+        new(Span, (devices[n], actions[n], starts[n], ends[n]))
+        for n in schedule.graph.order
+      ]
     ),
     schedule.num_devices,
   )
@@ -147,19 +152,23 @@ def period(
 _MOST_STEPS = 64
 
 
-def period_bubble(
+def period_waste(
   schedule: Schedule,
   times: StageTimes,
   transfer_secs: Secs | Sequence[Secs] = 0,
   link_secs: Secs | Sequence[Secs] = 0,
 ) -> float:
-  """Returns the share of devices x period not spent on work; recomputation is waste.
+  """Returns the share of devices x period not spent on work; recomputation is none.
 
   Args and errors as of `simulate`.
   """
   secs = period(schedule, times, transfer_secs, link_secs)
   work = sum(times.secs(a) for a in schedule.graph.actions if a.kind != "R")
   return float(1 - work / (schedule.num_devices * secs)) if secs else 0.0
+
+
+_Crossing = tuple[tuple[int, int], Secs, Secs]
+"""A link, which is its two devices, from and to; and two times on it."""
 
 
 class _Run:
@@ -186,10 +195,10 @@ class _Run:
       secs[kind][stage] * size for kind, stage, _, _, size, _ in self._graph.actions
     ]
     crossings = any(transfers) or any(occupied)
-    self._crossings = _crossings(schedule, transfers, occupied) if crossings else {}
+    self._crossings = _crossings(schedule, transfers, occupied) if crossings else []
     self._free: list[Secs] = [0] * schedule.num_devices
     self._link_free: dict[tuple[int, int], Secs] = {
-      link: 0 for link, _, _ in self._crossings.values()
+      crossing[0]: 0 for crossing in self._crossings if crossing
     }
 
   def state(self) -> list[Secs]:
@@ -200,7 +209,7 @@ class _Run:
     """Returns when each action of the next step starts and ends, by its number."""
     graph, secs, crossings = self._graph, self._secs, self._crossings
     actions, devices, waits = graph.actions, graph.devices, graph.waits
-    free = list(self._free)
+    free, link_free = list(self._free), self._link_free
     starts: list[Secs] = [0] * len(actions)
     ends: list[Secs] = [0] * len(actions)
     arrivals = list(ends) if crossings else ends
@@ -209,46 +218,42 @@ class _Run:
       start = free[device]
       if waits[number]:
         # Nothing is on the way between copies of a stage: U has the exchange in it.
-        there = ends if actions[number].kind == "U" else arrivals
+        there = ends if actions[number][0] == "U" else arrivals
         for needed in waits[number]:
           if there[needed] > start:
             start = there[needed]
       starts[number] = start
       free[device] = ends[number] = end = start + secs[number]
       if crossings:
-        arrivals[number] = self._arrival(number, end)
+        arrivals[number] = end
+        crossing = crossings[number]
+        if crossing:
+          link, transfer, occupied = crossing
+          # A device sends in the order of its list, which is that of time.
+          sent = link_free[link]
+          link_free[link] = sent = (sent if sent > end else end) + occupied
+          arrivals[number] = sent + transfer
     self._free = free
     return starts, ends
-
-  def _arrival(self, number: int, end: Secs) -> Secs:
-    """Returns when a result is where it is needed, and takes the link for it."""
-    if number not in self._crossings:
-      return end
-    link, transfer, occupied = self._crossings[number]
-    # A device sends in the order of its list, which is that of time.
-    sent = max(end, self._link_free[link]) + occupied
-    self._link_free[link] = sent
-    return sent + transfer
 
 
 def _crossings(
   schedule: Schedule, transfers: Sequence[Secs], occupied: Sequence[Secs]
-) -> dict[int, tuple[tuple[int, int], Secs, Secs]]:
-  """Maps each action whose result goes to another device to its link and times there.
-
-  A link is its two devices, from and to.
-  """
-  result = {}
-  for number, (kind, stage, _, pipe, size, _) in enumerate(schedule.graph.actions):
-    if kind in ("R", "W", "U"):
-      continue
-    target = stage + 1 if kind == "F" else stage - 1
-    if not 0 <= target < schedule.num_stages:
-      continue
-    placement, border = schedule.placement[pipe], min(stage, target)
-    link = placement[stage], placement[target]
-    if link[0] != link[1]:
-      result[number] = link, transfers[border] * size, occupied[border] * size
+) -> list[_Crossing | None]:
+  """Returns for each action where its result goes; None if to no other device."""
+  known: dict[tuple[str, int, int, int], _Crossing | None] = {}
+  result = []
+  for kind, stage, _, pipe, size, _ in schedule.graph.actions:
+    key = kind, stage, pipe, size
+    if key not in known:
+      known[key] = None
+      target = stage + 1 if kind == "F" else stage - 1
+      if kind in ("F", "B", "BW") and 0 <= target < schedule.num_stages:
+        placement, border = schedule.placement[pipe], min(stage, target)
+        link = placement[stage], placement[target]
+        if link[0] != link[1]:
+          known[key] = link, transfers[border] * size, occupied[border] * size
+    result.append(known[key])
   return result
 
 
@@ -270,5 +275,5 @@ def _check_times(name: str, times: Sequence[Secs], expected: int) -> None:
   if len(times) != expected:
     raise ValueError(f"{name} has {len(times)} times, expected {expected}")
   for index, value in enumerate(times):
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= MOST:
       raise ValueError(f"{name}[{index}] is {value!r}: expected a finite number >= 0")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from tfpipe import units
 from tfpipe.schedule.action import Action
+from tfpipe.text_files import MOST
 
 __all__ = ["Secs", "Span", "Timeline"]
 
@@ -29,11 +33,16 @@ class Span(NamedTuple):
 class Timeline:
   """All spans of one or more steps.
 
-  Two measures of idleness are common. `bubble` takes the time from the first start to
-  the last end, and counts where all devices wait for each other between steps, as for a
-  global gradient norm. `span_bubble` takes the longest time any one device is in use,
-  as the Zero Bubble papers do: what a long run without such a barrier comes to.
-  Recomputation is waste in both.
+  `bubble` is what reports show: the share of devices x time in which a device waits;
+  recomputation is work. Papers compare schedules by what is not spent on the forwards
+  and backwards themselves, so that recomputation is waste, in two ways. `waste` takes
+  the time from the first start to the last end, and counts where all devices wait for
+  each other between steps, as for a global gradient norm. `span_waste` takes the
+  longest time any one device is in use, as the Zero Bubble papers do: what a long run
+  without such a barrier comes to. A recomputation inside a backward (remat `layer`)
+  cannot be told from it, and is work everywhere.
+
+  Where spans of a device overlap, their time counts once.
 
   Attributes:
     spans: in any order, at least one.
@@ -50,15 +59,17 @@ class Timeline:
     if not self.spans:
       raise ValueError("a timeline needs at least one span")
     for span in self.spans:
-      if span.device not in range(self.num_devices):
-        raise ValueError(
-          f"{span.action}: device is {span.device}, but there are {self.num_devices}"
-        )
-      for name, secs in (("start", span.start), ("end", span.end)):
-        if not math.isfinite(secs):
-          raise ValueError(f"{span.action}: {name} is {secs}: expected a finite number")
-      if span.end < span.start:
-        raise ValueError(f"{span.action}: ends at {span.end}, before {span.start}")
+      device, _, start, end = span
+      if not (0 <= device < self.num_devices and -MOST <= start <= end <= MOST):
+        raise ValueError(self._wrong(span))
+
+  def _wrong(self, span: Span) -> str:
+    if span.device not in range(self.num_devices):
+      return f"{span.action}: device is {span.device}, but there are {self.num_devices}"
+    for name, secs in (("start", span.start), ("end", span.end)):
+      if not abs(secs) <= MOST:
+        return f"{span.action}: {name} is {secs}: expected a finite number"
+    return f"{span.action}: ends at {span.end}, before {span.start}"
 
   @property
   def start(self) -> Secs:
@@ -80,27 +91,42 @@ class Timeline:
       ends[span.device] = max(ends.get(span.device, span.end), span.end)
     return max(ends[device] - start for device, start in starts.items())
 
-  @property
+  @cached_property
   def busy(self) -> tuple[Secs, ...]:
     """Time each device works, recomputation included."""
-    busy: list[Secs] = [0] * self.num_devices
-    for span in self.spans:
-      busy[span.device] += span.end - span.start
-    return tuple(busy)
+    return self._covered(self.spans)
 
   @property
   def bubble(self) -> float:
-    """Share of devices x makespan not spent on work; 0 if nothing takes time."""
-    return self._idle(self.makespan)
+    """Share of devices x makespan in which devices wait; 0 if nothing takes time."""
+    return self._rest(self.busy, self.makespan)
 
   @property
-  def span_bubble(self) -> float:
-    """Share of devices x longest_span not spent on work; 0 if nothing takes time."""
-    return self._idle(self.longest_span)
+  def waste(self) -> float:
+    """As `bubble`, but recomputation is no work."""
+    return self._rest(self._first, self.makespan)
 
-  def _idle(self, secs: Secs) -> float:
-    work = sum(span.end - span.start for span in self.spans if span.action.kind != "R")
-    return float(1 - work / (self.num_devices * secs)) if secs else 0.0
+  @property
+  def span_waste(self) -> float:
+    """As `waste`, as a share of devices x longest_span."""
+    return self._rest(self._first, self.longest_span)
+
+  @property
+  def _first(self) -> tuple[Secs, ...]:
+    """Time each device does what it has not done before."""
+    return self._covered([span for span in self.spans if span.action.kind != "R"])
+
+  def _covered(self, spans: Sequence[Span]) -> tuple[Secs, ...]:
+    covered: list[Secs] = [0] * self.num_devices
+    free: list[Secs] = [self.start] * self.num_devices
+    for device, _, start, end in sorted(spans, key=attrgetter("start")):
+      if end > free[device]:
+        covered[device] += end - max(start, free[device])
+        free[device] = end
+    return tuple(covered)
+
+  def _rest(self, work: Sequence[Secs], secs: Secs) -> float:
+    return float(1 - sum(work) / (self.num_devices * secs)) if secs else 0.0
 
   def text(self, width: int = 72) -> str:
     """Draws one line a device, time to scale in `width` columns, '.' where it waits.

@@ -16,7 +16,8 @@ all values that cross from one device and stage to another are taken to be on th
 for the same time: the shortest, over these values, from the end of what computes one to
 the start of what uses it. What an action waits longer is the host's. Where the host is
 late for every one of these values, what it always takes counts as transfer. In a
-simulated step the host's share is 0.
+simulated step the host's share is 0, unless transfers wait for each other on a link: a
+simulation knows of these waits, and spans alone cannot tell them from the host's.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Shares:
     waiting: likewise, for a value that has not been computed.
     transfer: likewise, for a value that is on its way.
     host: likewise, for the host. These four add up to the step.
-    bubble: `Timeline.bubble`, where recomputation counts as idle; a share of 1.
+    bubble: `Timeline.bubble`: what is not busy, as a share of 1; recomputation is busy.
     imbalance: time of the device that works longest, over the mean; 1 if none works.
   """
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from tfpipe import text_files
 from tfpipe.schedule.action import KINDS, Action, Kind
 from tfpipe.spelling import nearest
 from tfpipe.timeline import Secs, Span, Timeline
@@ -69,10 +70,7 @@ def to_json(timeline: Timeline) -> str:
 
 def from_json(text: str) -> Timeline:
   """Reads what `to_json` writes; ValueError names the line or the field."""
-  try:
-    facts = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-  except json.JSONDecodeError as error:
-    raise ValueError(f"line {error.lineno}: {error.msg}") from error
+  facts = text_files.from_json(text)
   if not isinstance(facts, dict):
     raise ValueError(f"expected a JSON object, not {type(facts).__name__}")
   for field in facts:
@@ -163,19 +161,6 @@ def _time_text(span: Span, name: str, secs: Secs) -> float | str:
       "float or Fraction"
     )
   return secs
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  facts: dict[str, Any] = {}
-  for field, value in pairs:
-    if field in facts:
-      raise ValueError(f"{field} is given twice")
-    facts[field] = value
-  return facts
-
-
-def _refuse_constant(name: str) -> None:
-  raise ValueError(f"{name} is not a number that a timeline can have")
 
 
 def _span(values: Any, where: str) -> Span:

@@ -6,6 +6,8 @@ import contextlib
 import gc
 import os
 import pathlib
+import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -19,9 +21,9 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import profile
+from tfpipe.program import profile, quiet
 from tfpipe.program.lock import lock
-from tfpipe.program.report import first_screen, lists, show
+from tfpipe.program.report import differences, first_screen, lists, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
 from tfpipe.spelling import nearest
@@ -132,11 +134,11 @@ def overrides() -> list[str]:
 
 def _check_plan_flags() -> None:
   if FLAGS.mode == "plan":
-    if FLAGS.search and not FLAGS.hardware:
+    if FLAGS.search and FLAGS.hardware is None:
       raise ValueError("--search needs --hardware: its memory bounds the search")
     return
   for flag in ("hardware", "search"):
-    if FLAGS[flag].value:
+    if FLAGS[flag].value or FLAGS[flag].value == "":
       raise ValueError(
         f"--{flag} has no effect with --mode={FLAGS.mode}; it is for --mode=plan"
       )
@@ -175,7 +177,8 @@ def _prepare() -> tuple[Params, str]:
   _check_logdir()
   _check_plan_flags()
   params = model_params(FLAGS.model, overrides())
-  changes = registry.Get(FLAGS.model)().Model().TextDiff(params)
+  whole = registry.Get(FLAGS.model)().Model()
+  changes = differences(whole.ToText(), params.ToText())
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
   return params, changes
@@ -183,10 +186,11 @@ def _prepare() -> tuple[Params, str]:
 
 def _show_plan(params: Params, changes: str) -> None:
   """Shows the whole plan, for the hardware that is named, or searches for the best."""
-  hardware = hardware_lib.find(FLAGS.hardware) if FLAGS.hardware else None
-  network = Network(params)
+  named = FLAGS.hardware is not None
+  hardware = hardware_lib.find(FLAGS.hardware) if named else None
   if FLAGS.search and hardware:
-    return show(_search(params, hardware, network))
+    return show(_search(params, hardware))
+  network = Network(params)
   plan = plan_lib.make(params, hardware, network)
   show(first_screen(params, changes, plan))
   show(plan_text.details(plan))
@@ -195,11 +199,18 @@ def _show_plan(params: Params, changes: str) -> None:
   return show(lists(plan))
 
 
-def _search(params: Params, hardware: Hardware, network: Network) -> str:
-  paths = {override.partition("=")[0].strip() for override in overrides()}
-  given = [name for name in plan_search.SEARCHED if f"pipeline.{name}" in paths]
-  front = plan_search.search(params, hardware, given, network)
-  return plan_search.table(front, f"--model={FLAGS.model}")
+def _search(params: Params, hardware: Hardware) -> str:
+  """Searches what no flag sets; what is printed runs with the other flags that do."""
+  given, command = [], [f"--model={FLAGS.model}"]
+  for override in overrides():
+    path = override.partition("=")[0].strip()
+    name = path.removeprefix("pipeline.")
+    if name != path and name in plan_search.SEARCHED:
+      given.append(name)
+    else:
+      command.append(f"--set {shlex.quote(override)}")
+  front = plan_search.search(params, hardware, given)
+  return plan_search.table(front, " ".join(command))
 
 
 def _profile(params: Params) -> profile.Window | None:
@@ -220,7 +231,8 @@ def _set_up(
 ) -> Trainer:
   """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
   logdir = _logdir()
-  run = Run(params, plan)
+  with quiet.start_up():
+    run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
   trains = FLAGS.mode != "eval"
   restored = restore_newest(run, logdir)
@@ -238,20 +250,29 @@ def _set_up(
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
-  with contextlib.ExitStack() as held:
-    try:
-      trainer = _open(argv, held)
-    except _REFUSALS as error:
-      sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
-    if trainer is None:
-      return
-    if FLAGS.mode == "eval":
-      trainer.evaluate()
-      return
-    try:
-      trainer.train()
-    except FloatingPointError as error:
-      sys.exit(f"stopped: {error}")
+  try:
+    with contextlib.ExitStack() as held:
+      _run(argv, held)
+  except KeyboardInterrupt:
+    # While it trains, the first one ends the run in order.
+    print("interrupted; what has been saved is whole", file=sys.stderr)
+    sys.exit(128 + signal.SIGINT)
+
+
+def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
+  try:
+    trainer = _open(argv, held)
+  except _REFUSALS as error:
+    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+  if trainer is None:
+    return
+  if FLAGS.mode == "eval":
+    trainer.evaluate()
+    return
+  try:
+    trainer.train()
+  except FloatingPointError as error:
+    sys.exit(f"stopped: {error}")
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:

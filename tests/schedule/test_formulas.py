@@ -162,7 +162,7 @@ def test_chimera_with_equal_forward_and_backward_is_as_published(
     )
     assert timeline.makespan == 2 * n + d // f - 2
     bubble = (d - 2 * f) / (2 * f * n + d - 2 * f)
-    assert timeline.bubble == pytest.approx(bubble)
+    assert timeline.waste == pytest.approx(bubble)
 
 
 def test_chimera_waits_between_units_if_a_backward_takes_longer() -> None:
@@ -215,9 +215,9 @@ def test_bubbles_are_as_tabulated() -> None:
     ):
       if m >= least:
         timeline = run(make(name, k, m, stages_per_device=v))
-        assert timeline.span_bubble == pytest.approx(share)
+        assert timeline.span_waste == pytest.approx(share)
   for d in (2, 4, 6):
-    assert run(make("chimera", d, d)).bubble == pytest.approx((2 * d - 4) / (5 * d - 4))
+    assert run(make("chimera", d, d)).waste == pytest.approx((2 * d - 4) / (5 * d - 4))
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "eager_1f1b"])
@@ -253,5 +253,5 @@ def test_bubbles_of_the_zero_bubble_paper_come_out(
     make("zb_h2", 8, m),
     make("interleaved", 8, m, stages_per_device=3),
   ]
-  found = [run(schedule, f, b, w, c).span_bubble for schedule in schedules]
+  found = [run(schedule, f, b, w, c).span_waste for schedule in schedules]
   assert found == pytest.approx(bubbles, abs=5e-5)

@@ -102,14 +102,53 @@ def test_a_schedule_may_come_from_a_file(tmp_path: pathlib.Path, suffix: str) ->
   path.write_text(text.to_csv(written) if suffix == "csv" else text.to_json(written))
   assert schedule.make(str(path), 2, 3, remat=True) == written
   for k, m, remat, match in (
-    (4, 3, True, "num_devices is 4, but the file's is 2"),
+    (4, 3, True, "num_partitions is 4, but the file's is 2"),
     (2, 4, True, "num_micro_batches is 4, but the file's is 3"),
-    (2, 3, False, "remat is False, but the file's is True"),
+    (2, 3, False, "the file recomputes each cell: expected remat=cell"),
   ):
     with pytest.raises(ValueError, match=rf"mine\.{suffix}: {match}"):
       schedule.make(str(path), k, m, remat)
   with pytest.raises(ValueError, match="num_pairs is 1, but this schedule has no opt"):
     schedule.make(str(path), 2, 3, True, num_pairs=1)
+
+
+def test_a_file_without_recomputation_is_not_for_remat(tmp_path: pathlib.Path) -> None:
+  path = tmp_path / "mine.csv"
+  path.write_text(text.to_csv(one_f_one_b.schedule(2, 3)))
+  with pytest.raises(ValueError, match="no recomputation: expected remat=none, or lay"):
+    schedule.make(str(path), 2, 3, remat=True)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_a_file_s_sizes_are_compared_before_anything_is_made_of_that_size(
+  tmp_path: pathlib.Path, suffix: str
+) -> None:
+  path = tmp_path / f"mine.{suffix}"
+  huge = dataclasses.replace(one_f_one_b.schedule(2, 3), num_micro_batches=10**12)
+  path.write_text(text.to_csv(huge) if suffix == "csv" else text.to_json(huge))
+  with pytest.raises(ValueError, match=f"num_micro_batches is 3, .* {10**12}"):
+    schedule.make(str(path), 2, 3)
+
+
+def test_a_file_may_lie_in_the_home_folder(
+  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setenv("HOME", str(tmp_path))
+  (tmp_path / "mine.csv").write_text(text.to_csv(one_f_one_b.schedule(2, 3)))
+  assert schedule.make("~/mine.csv", 2, 3) == one_f_one_b.schedule(2, 3)
+
+
+def test_the_stages_of_a_schedule_are_known_before_it_is_made() -> None:
+  for name in schedule.NAMES:
+    assert schedule.num_stages(name, 4) == schedule.make(name, 4, 8).num_stages, name
+  assert schedule.num_stages("interleaved", 4, 3) == 12
+
+
+def test_many_group_sizes_are_not_all_listed() -> None:
+  # 3999 divided by one of these leaves 0, or 4 at least.
+  expected = r"expected one of 5, 8, 10, 11, 13, 14, \.\.\., 3999 with 4 devices"
+  with pytest.raises(ValueError, match=expected):
+    schedule.make("interleaved", 4, 3999, group_size=3)
 
 
 def test_a_file_that_is_not_sound_is_refused(tmp_path: pathlib.Path) -> None:

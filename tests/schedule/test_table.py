@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tfpipe.schedule import Schedule, in_flight, make, validate
-from tfpipe.simulate import StageTimes, period, period_bubble, simulate
+from tfpipe.simulate import StageTimes, period, period_waste, simulate
 
 # Forward 1, backward 2 (input and weight gradient 1 each), equal stages; with V stages
 # a device each takes 1/V. A chimera_halving of M has 2 M halves, of half the times.
@@ -134,11 +134,11 @@ def test_every_row_comes_out_exactly(line: str) -> None:
   validate(row.schedule)
   timeline = simulate(row.schedule, row.times)
   assert timeline.makespan == row.makespan
-  assert timeline.bubble == pytest.approx(row.bubble, abs=5e-5)
+  assert timeline.waste == pytest.approx(row.bubble, abs=5e-5)
   assert timeline.longest_span == row.period
-  assert timeline.span_bubble == pytest.approx(row.period_bubble, abs=5e-5)
+  assert timeline.span_waste == pytest.approx(row.period_bubble, abs=5e-5)
   assert period(row.schedule, row.times) == row.period
-  bubble = period_bubble(row.schedule, row.times)
+  bubble = period_waste(row.schedule, row.times)
   assert bubble == pytest.approx(row.period_bubble, abs=5e-5)
   assert in_flight(row.schedule) == (row.in_flight, row.kept)
 

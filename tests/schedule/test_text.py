@@ -65,6 +65,10 @@ def test_rows_of_devices_may_be_mixed_and_blank_lines_are_skipped() -> None:
     ("0,F,0,0,0,1,0", "0,F,0,0,0,1", "line 8: 6 values, expected device, kind, stage"),
     ("0,F,0,0,0,1,0", '0,"F"x,0', "line 8: "),
     ("device,kind", "device,kid", "line 7: 'device' is not one of"),
+    ("placement,0,1", "placement,0,300000000", "device 300000000, but only 2 stages"),
+    ("placement,0,1", f"placement,0,{'9' * 5000}", "placement has 5000 digits"),
+    ("placement,0,1", "placement", "line 6: placement has no values"),
+    ("placement,0,1", "placement,,", "line 6: placement has no values"),
   ],
 )
 def test_csv_errors_name_line_and_field(old: str, new: str, match: str) -> None:
@@ -72,6 +76,28 @@ def test_csv_errors_name_line_and_field(old: str, new: str, match: str) -> None:
   assert old in written
   with pytest.raises(ValueError, match=match):
     text.from_csv(written.replace(old, new, 1))
+
+
+def test_a_spreadsheet_may_have_saved_the_csv() -> None:
+  schedule = one_f_one_b.schedule(2, 3)
+  written = text.to_csv(schedule)
+  columns = 1 + written.splitlines()[-1].count(",")
+  padded = "".join(
+    line + "," * (columns - 1 - line.count(",")) + "\n" for line in written.splitlines()
+  )
+  for changed in (
+    padded,
+    padded.replace(",", ";"),
+    written.replace(",", ";"),
+    written.replace("exact,true", "exact,TRUE"),
+    written.replace("exact,true", "exact,True"),
+    "\ufeff" + written,
+    padded.replace("\n", "\r\n"),
+    written.replace("device,kind", ",,,\ndevice,kind"),
+  ):
+    assert text.from_csv(changed) == schedule
+  unnamed = dataclasses.replace(schedule, name="")
+  assert text.from_csv(text.to_csv(unnamed)) == unnamed
 
 
 def test_csv_without_actions_is_refused() -> None:
@@ -106,6 +132,15 @@ def test_json_errors_name_the_line() -> None:
   written = text.to_json(gpipe.schedule(2, 1)).replace('"exact": true', '"exact": tru')
   with pytest.raises(ValueError, match="line 5: Expecting value"):
     text.from_json(written)
+
+
+def test_a_field_of_json_is_given_once() -> None:
+  written = text.to_json(gpipe.schedule(2, 1))
+  twice = written.replace('"num_stages"', '"num_stages": 9, "num_stages"')
+  with pytest.raises(ValueError, match="field 'num_stages' is given twice"):
+    text.from_json(twice)
+  with pytest.raises(ValueError, match="nested too deeply"):
+    text.from_json("[" * 100_000)
 
 
 def test_json_must_be_a_complete_object() -> None:

@@ -207,3 +207,10 @@ def test_a_limit_on_activations_names_the_action_that_exceeds_it() -> None:
   validate(recomputing, max_kept=1)
   with pytest.raises(ValueError, match=r"device 0: R \(.*batch 0\) makes it keep 1 "):
     validate(recomputing, max_kept=Fraction(1, 2))
+
+
+def test_more_micro_batches_than_actions_are_refused_before_arrays_are_made() -> None:
+  made = dataclasses.replace(gpipe.schedule(2, 2), num_micro_batches=10**12)
+  # Two stages, two micro-batches: F and BW of each, and two updates.
+  with pytest.raises(ValueError, match=rf"is {10**12}, but all actions .* for 10$"):
+    validate(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import pathlib
@@ -27,9 +28,15 @@ def first_screen(params: Params, changes: str, plan: Plan) -> str:
   """Says what will run: experiment, what differs from it, the cut, the predictions."""
   parts = [f"experiment {params.name}"]
   if changes:
-    parts.append("changed from the experiment:\n" + _indent(changes))
+    parts.append("changed from the experiment:\n" + indent(changes))
   parts += [plan_lib.table(plan), plan_text.memory_line(plan), plan_lib.summary(plan)]
   return "\n".join(parts)
+
+
+def differences(before: str, after: str) -> str:
+  """Draws how two texts of Params differ: lines with - were so, lines with + are so."""
+  lines = difflib.ndiff(before.splitlines(), after.splitlines())
+  return "\n".join(line for line in lines if line.startswith(("- ", "+ ")))
 
 
 def lists(plan: Plan) -> str:
@@ -103,5 +110,6 @@ def _format(value: float | int | str) -> str:
   return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
+  """Moves lines two columns in."""
   return "\n".join("  " + part for part in text.splitlines())

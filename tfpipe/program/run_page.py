@@ -22,6 +22,7 @@ _KINDS = (
   "batch",
   "stash",
   "recomputed",
+  "gradients",
 )
 
 

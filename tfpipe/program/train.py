@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,14 @@ from tfpipe.program import checkpoint as checkpoint_lib
 from tfpipe.program import run_page
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.profile import Profiler, Window
-from tfpipe.program.report import MetricsFile, Progress, line, show
+from tfpipe.program.report import (
+  MetricsFile,
+  Progress,
+  differences,
+  indent,
+  line,
+  show,
+)
 from tfpipe.program.run import Run
 from tfpipe.program.stop import StopSignal
 
@@ -34,15 +40,9 @@ def restore_newest(run: Run, folder: pathlib.Path) -> bool:
     return False
   run.restore(newest)
   show(f"restored step {newest.step} from {folder}")
-  changes = [
-    change
-    for change in difflib.ndiff(
-      newest.params.splitlines(), run.params.ToText().splitlines()
-    )
-    if change.startswith(("- ", "+ "))
-  ]
+  changes = differences(newest.params, run.params.ToText())
   if changes:
-    show("changed since then:\n  " + "\n  ".join(changes))
+    show("changed since then:\n" + indent(changes))
   return True
 
 

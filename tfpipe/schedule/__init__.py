@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tfpipe import text_files
 from tfpipe.schedule import (
   chimera,
   dualpipe_v,
@@ -38,6 +38,7 @@ __all__ = [
   "in_flight",
   "is_file",
   "make",
+  "num_stages",
   "order",
   "read",
   "validate",
@@ -138,20 +139,31 @@ def is_file(name: str) -> bool:
 
 
 def read(path: str, num_devices: int, num_micro_batches: int, remat: bool) -> Schedule:
-  """Reads a schedule from a file; arguments and errors as of `make`."""
-  written = pathlib.Path(path).read_text(encoding="utf-8")
+  """Reads a schedule from a file; arguments and errors as of `make`.
+
+  Its sizes are compared with the given ones before anything is made of that size.
+  """
+  parse = text.from_csv if path.endswith(".csv") else text.from_json
   try:
-    parse = text.from_csv if path.endswith(".csv") else text.from_json
-    schedule = parse(written)
+    schedule = parse(text_files.read(path))
+    for field, given, found in (
+      ("num_partitions", num_devices, schedule.num_devices),
+      ("num_micro_batches", num_micro_batches, schedule.num_micro_batches),
+    ):
+      if given != found:
+        raise ValueError(f"{field} is {given!r}, but the file's is {found!r}")
     validate(schedule)
+    recomputes = any(a.kind == "R" for actions in schedule.actions for a in actions)
+    if recomputes and not remat:
+      raise ValueError("the file recomputes each cell: expected remat=cell")
+    if remat and not recomputes:
+      raise ValueError("the file has no recomputation: expected remat=none, or layer")
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
-  recomputes = any(a.kind == "R" for actions in schedule.actions for a in actions)
-  for field, given, found in (
-    ("num_devices", num_devices, schedule.num_devices),
-    ("num_micro_batches", num_micro_batches, schedule.num_micro_batches),
-    ("remat", remat, recomputes),
-  ):
-    if given != found:
-      raise ValueError(f"{path}: {field} is {given!r}, but the file's is {found!r}")
   return schedule
+
+
+def num_stages(name: str, num_devices: int, stages_per_device: int = 0) -> int:
+  """Returns the stages of a named schedule, without making it; options as of `make`."""
+  own = (get(name).__kwdefaults__ or {}).get("stages_per_device", 1)
+  return num_devices * (stages_per_device or own)

@@ -76,16 +76,18 @@ def alternate(
     weight_delay: None if a backward is one action BW. Else it is B, with a W behind it
       that is this many backwards late; the Ws that are left come last.
   """
-  actions = [Action("F", *work) for work in forwards[:warm_up]]
+  # As Action(kind, stage, micro_batch), at half the time: long schedules have 100,000s.
+  new, rest = tuple.__new__, (0, 1, 0)
+  actions = [new(Action, ("F", *work, *rest)) for work in forwards[:warm_up]]
   for index, work in enumerate(backwards):
     if warm_up + index < len(forwards):
-      actions.append(Action("F", *forwards[warm_up + index]))
+      actions.append(new(Action, ("F", *forwards[warm_up + index], *rest)))
     if weight_delay is None:
-      actions.append(Action("BW", *work))
+      actions.append(new(Action, ("BW", *work, *rest)))
       continue
-    actions.append(Action("B", *work))
+    actions.append(new(Action, ("B", *work, *rest)))
     if index >= weight_delay:
-      actions.append(Action("W", *backwards[index - weight_delay]))
+      actions.append(new(Action, ("W", *backwards[index - weight_delay], *rest)))
   if weight_delay is not None:
     left = max(0, len(backwards) - weight_delay)
     actions += [Action("W", *work) for work in backwards[left:]]
@@ -137,5 +139,5 @@ def finish(
 def _with_recomputation(actions: Iterable[Action]) -> Iterator[Action]:
   for action in actions:
     if action.kind in ("B", "BW"):
-      yield Action("R", *action[1:])
+      yield tuple.__new__(Action, ("R", *action[1:]))
     yield action

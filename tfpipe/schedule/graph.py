@@ -136,10 +136,18 @@ class Graph:
 
     Those are actions of other devices and, in a list that is not sound, later ones.
     """
-    devices, result = self.devices, []
+    devices, reads, result = self.devices, self._reads, []
     for number, action in enumerate(self.actions):
       device = devices[number]
-      needed = [n for n in self.needs(action) if devices[n] != device or n > number]
+      kind, stage, first, _, size, version = action
+      found = (
+        [row[first] for row in reads[kind][stage]]
+        if size == 1 and not version and kind != "U"
+        else [NONE]
+      )
+      if NONE in found:  # or not one of the many simple ones
+        found = self.needs(action)
+      needed = [n for n in found if devices[n] != device or n > number]
       # Most are empty, and tuples of numbers cost the garbage collector nothing.
       result.append(tuple(needed))
     return result

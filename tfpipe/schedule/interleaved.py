@@ -111,7 +111,13 @@ def _group_size(
     allowed = [num_micro_batches]
   if size not in allowed:
     raise ValueError(
-      f"{name}: group_size is {size!r}: expected one of {', '.join(map(str, allowed))} "
+      f"{name}: group_size is {size!r}: expected one of {_listed(allowed)} "
       f"with {num_devices} devices and {num_micro_batches} micro-batches"
     )
   return padded if num_micro_batches < num_devices else size
+
+
+def _listed(sizes: list[int]) -> str:
+  """Lists sizes; of many, the first and the last."""
+  texts = [str(size) for size in sizes]
+  return ", ".join(texts if len(texts) <= 8 else [*texts[:6], "...", texts[-1]])

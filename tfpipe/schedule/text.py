@@ -15,6 +15,9 @@ a device are in the order of its list:
   device,kind,stage,micro_batch,pipe,size,version
   0,F,0,0,0,1,0
   ...
+
+A spreadsheet may have saved it: with semicolons, empty cells at the end of rows, TRUE
+for true.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tfpipe import text_files
 from tfpipe.schedule.action import KINDS, Action
 from tfpipe.schedule.schedule import Schedule
 from tfpipe.spelling import nearest
@@ -34,6 +38,7 @@ __all__ = ["from_csv", "from_json", "to_csv", "to_json"]
 _NUMBERS = ("num_stages", "num_micro_batches", "num_versions")
 _FACTS = ("name", "num_stages", "num_micro_batches", "exact", "num_versions")
 _COLUMNS = ("device", *Action._fields)
+_MOST_DIGITS = 18
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -53,22 +58,24 @@ def to_csv(schedule: Schedule) -> str:
 
 def from_csv(text: str) -> Schedule:
   """Reads what `to_csv` writes; ValueError names the line and the field."""
-  reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+  text = text.removeprefix("\ufeff")
+  delimiter = ";" if ";".join(_COLUMNS[:2]) in text else ","
+  reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
   facts: dict[str, Any] = {}
   placement: list[tuple[int, ...]] = []
   actions: list[list[Action]] | None = None
   try:
-    for row in reader:
+    for cells in reader:
       where = f"line {reader.line_num}"
+      row = _without_empty_end(cells)
       if not row:
         continue
       if actions is not None:
         _add_row(actions, row, where)
       elif tuple(row) == _COLUMNS:
-        num_devices = 1 + max((max(devices) for devices in placement), default=-1)
-        actions = [[] for _ in range(num_devices)]
+        actions = [[] for _ in range(_num_devices(placement))]
       elif row[0] == "placement":
-        placement.append(tuple(_number(value, where, row[0]) for value in row[1:]))
+        placement.append(_devices(row, where))
       else:
         _add_fact(facts, row, where)
   except csv.Error as error:
@@ -80,8 +87,35 @@ def from_csv(text: str) -> Schedule:
   return _schedule(facts)
 
 
+def _without_empty_end(cells: Sequence[str]) -> list[str]:
+  row = list(cells)
+  while row and not row[-1]:
+    row.pop()
+  return row
+
+
+def _devices(row: Sequence[str], where: str) -> tuple[int, ...]:
+  if len(row) == 1:
+    raise ValueError(f"{where}: placement has no values, expected a device a stage")
+  return tuple(_number(value, where, row[0]) for value in row[1:])
+
+
+def _num_devices(placement: Sequence[Sequence[int]]) -> int:
+  devices = [device for pipe in placement for device in pipe]
+  if not devices:
+    return 0
+  # Each device has a stage, so a larger number is wrong. It must not make its lists.
+  if max(devices) >= len(devices):
+    raise ValueError(
+      f"placement has device {max(devices)}, but only {len(devices)} stages in all"
+    )
+  return 1 + max(devices)
+
+
 def _add_fact(facts: dict[str, Any], row: Sequence[str], where: str) -> None:
   fact, *values = row
+  if fact == "name" and not values:
+    values = [""]
   if fact not in _FACTS:
     known = (*_FACTS, "placement")
     raise ValueError(
@@ -95,9 +129,9 @@ def _add_fact(facts: dict[str, Any], row: Sequence[str], where: str) -> None:
   if fact in _NUMBERS:
     facts[fact] = _number(value, where, fact)
   elif fact == "exact":
-    if value not in ("true", "false"):
+    if value.lower() not in ("true", "false"):
       raise ValueError(f"{where}: exact is {value!r}, expected true or false")
-    facts[fact] = value == "true"
+    facts[fact] = value.lower() == "true"
   else:
     facts[fact] = value
 
@@ -120,6 +154,8 @@ def _add_row(actions: list[list[Action]], row: Sequence[str], where: str) -> Non
 def _number(text: str, where: str, field: str) -> int:
   if not (text.isascii() and text.isdigit()):
     raise ValueError(f"{where}: {field} is {text!r}, expected a whole number >= 0")
+  if len(text) > _MOST_DIGITS:
+    raise ValueError(f"{where}: {field} has {len(text)} digits")
   return int(text)
 
 
@@ -138,10 +174,7 @@ def to_json(schedule: Schedule) -> str:
 
 def from_json(text: str) -> Schedule:
   """Reads what `to_json` writes; ValueError names the line or the field."""
-  try:
-    facts = json.loads(text)
-  except json.JSONDecodeError as error:
-    raise ValueError(f"line {error.lineno}: {error.msg}") from error
+  facts = text_files.from_json(text)
   if not isinstance(facts, dict):
     raise ValueError(f"expected a JSON object, not {type(facts).__name__}")
   known = (*_FACTS, "placement", "actions")

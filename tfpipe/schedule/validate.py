@@ -44,6 +44,7 @@ def validate(schedule: Schedule, max_kept: float | Fraction | None = None) -> No
       )
   _check_placement(schedule)
   _check_actions(schedule)
+  _check_size(schedule)
   _check_updates(schedule)
   _check_complete(schedule)
   _check_pipes(schedule)
@@ -99,6 +100,16 @@ def _check_actions(schedule: Schedule) -> None:
           f"{schedule.name}: {action} is in the list of device {device}, but its stage "
           f"is placed on device {placement[pipe][stage]}"
         )
+
+
+def _check_size(schedule: Schedule) -> None:
+  """Checks that there may be an action for each micro-batch, before any array is."""
+  covered = sum(action.size for actions in schedule.actions for action in actions)
+  if covered < schedule.num_micro_batches:
+    raise ValueError(
+      f"{schedule.name}: num_micro_batches is {schedule.num_micro_batches}, but all "
+      f"actions together are for {covered}"
+    )
 
 
 def _wrong_field(schedule: Schedule, device: int, action: Action) -> str:

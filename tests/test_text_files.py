@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from tfpipe import text_files
+
+
+def test_a_text_is_read_without_the_mark_of_its_encoding(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes("\ufeffäß\n".encode())
+  assert text_files.read(path) == "äß\n"
+
+
+def test_the_home_folder_may_be_a_tilde(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  (tmp_path / "a.txt").write_text("x")
+  assert text_files.read("~/a.txt") == "x"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", "name,x".encode("utf-16")])
+def test_other_encodings_are_refused(tmp_path, content):
+  path = tmp_path / "a.txt"
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=r"no text in UTF-8") as error:
+    text_files.read(path)
+  assert type(error.value) is ValueError  # whose message may be put into another
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ('{"a": 1, "a": 1}', "field 'a' is given twice"),
+    ('[{"b": {"c": 1, "c": 2}}]', "field 'c' is given twice"),
+    ("[" * 100_000, "brackets are nested too deeply"),
+    ('{"a":' * 100_000, "brackets are nested too deeply"),
+    (f'{{"a": {10**400}}}', "a number of 401 digits: expected at most 300"),
+    ("1" * 10_000, "a number of 10000 digits"),
+    ("{\n\n", "line 3: Expecting property name"),
+    ("", "line 1: Expecting value"),
+  ],
+)
+def test_what_is_no_json_is_refused_in_a_line(text, message):
+  with pytest.raises(ValueError, match=message) as error:
+    text_files.from_json(text)
+  assert type(error.value) is ValueError
+  assert "\n" not in str(error.value)
+
+
+def test_json_is_read_as_it_is():
+  value = {"a": [1, -2, 2.5, None, True, "x"], "b": {"a": 10**200}}
+  assert text_files.from_json("\ufeff" + json.dumps(value)) == value

@@ -1,0 +1,62 @@
+"""Text and JSON files that people give: read, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+__all__ = ["MOST", "from_json", "read"]
+
+MOST = sys.float_info.max
+"""No number in a file may be beyond this, so that all can be times."""
+
+_MOST_DIGITS = 300
+
+
+def read(path: str | pathlib.Path) -> str:
+  """Returns the text of a file in UTF-8; `~` is the home folder.
+
+  Raises ValueError for another encoding, OSError if it cannot be read.
+  """
+  try:
+    # Spreadsheets put a mark before the first line that is no part of the text.
+    return pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise ValueError("this is no text in UTF-8") from error
+
+
+def from_json(text: str) -> Any:
+  """Reads JSON; ValueError in one line for what is none.
+
+  Also refused are a field given twice, whole numbers of more than 300 digits, and
+  brackets nested deeper than Python reads.
+  """
+  try:
+    return json.loads(
+      text.removeprefix("\ufeff"),
+      object_pairs_hook=_unique,
+      parse_int=_whole,
+    )
+  except json.JSONDecodeError as error:
+    raise ValueError(f"line {error.lineno}: {error.msg}") from error
+  except RecursionError as error:
+    raise ValueError("brackets are nested too deeply") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  fields: dict[str, Any] = {}
+  for name, value in pairs:
+    if name in fields:
+      raise ValueError(f"field {name!r} is given twice")
+    fields[name] = value
+  return fields
+
+
+def _whole(digits: str) -> int:
+  if len(digits) > _MOST_DIGITS:
+    raise ValueError(
+      f"a number of {len(digits)} digits: expected at most {_MOST_DIGITS}"
+    )
+  return int(digits)
