@@ -218,6 +218,13 @@ def test_each_call_begins_with_the_experiment_as_it_is():
   assert again == registry.Get(IMAGE)().Model()
 
 
+def test_a_flag_given_twice_is_refused():
+  text = command.refusal(
+    f"--model={IMAGE}", "--mode=plan", "--remat=none", "--remat=cell"
+  )
+  assert text == "error: --remat is given 2 times"
+
+
 def test_plan_prints_what_differs_the_cut_the_prediction_and_the_schedule(capsys):
   command.run(f"--model={IMAGE}", "--mode=plan", "--num_partitions=3", "--remat=none")
   shown = capsys.readouterr().out

@@ -123,7 +123,14 @@ def model_params(name: str, changes: Sequence[str]) -> Params:
 
 
 def overrides() -> list[str]:
-  """Gives what the flags set, as `key.path=value`."""
+  """Gives what the flags set, as `key.path=value`.
+
+  Raises:
+    ValueError: a flag is given twice, of which absl would take the last.
+  """
+  for name in _SHORT:
+    if FLAGS[name].present > 1:
+      raise ValueError(f"--{name} is given {FLAGS[name].present} times")
   short = [
     f"{path}={FLAGS[flag].value}"
     for flag, path in _SHORT.items()

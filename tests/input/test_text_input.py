@@ -184,3 +184,13 @@ def test_synthetic_ids_are_distinct_windows_without_padding(tf):
   other = run(p.Copy().Set(seed=1).Instantiate(), 0, 1)[0]["ids"]
   np.testing.assert_array_equal(batches[0]["ids"], again)
   assert not np.array_equal(again, other)
+
+
+def test_a_file_that_is_no_text_is_refused_by_name(tmp_path):
+  (tmp_path / "train").mkdir()
+  (tmp_path / "train" / "caf\u00e9.txt").write_bytes("caf\u00e9".encode("latin-1"))
+  params = CharTextInput.Params().Set(
+    batch_size=2, text_dir=str(tmp_path), split="train"
+  )
+  with pytest.raises(ValueError, match=r"text_dir: .*caf.\.txt is not UTF-8: .*0xe9"):
+    _ = params.Instantiate().num_examples

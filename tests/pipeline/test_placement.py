@@ -16,7 +16,7 @@ from tests.pipeline.networks import (
 SCALAR_OPS = {
   *("AddV2", "All", "Any", "Cast", "ConcatV2", "GatherV2", "Greater", "IsFinite"),
   *("LogicalAnd", "LogicalNot", "Maximum", "Mul", "RealDiv", "Reciprocal", "SelectV2"),
-  *("Sqrt", "Sum"),
+  *("Sqrt", "Sub", "Sum"),
   # The flags of what is finite, put side by side.
   *("ExpandDims", "Pack"),
 }

@@ -155,14 +155,14 @@ class CharTextInput(TextInput):
     if not self.params.text_dir:
       return embedded.shakespeare(self.params.split)
     folder = Path(self.params.text_dir).expanduser() / self.params.split
-    paths = sorted(folder.glob("*.txt"))
+    paths = sorted(path for path in folder.glob("*.txt") if path.is_file())
     if not paths:
       raise LookupError(
         f"CharTextInput.text_dir: no *.txt in {folder}; Shakespeare's works come there "
         "by python -m tools.prepare_data --dataset=shakespeare --source=auto "
         f"--data_dir=DIR with text_dir = DIR/shakespeare"
       )
-    return {str(path): path.read_text(encoding="utf-8") for path in paths}
+    return {str(path): _read(path) for path in paths}
 
   def _reader(self) -> Reader:
     p, t = self.params, self.params.seq_len
@@ -211,3 +211,10 @@ class SyntheticTextInput(SyntheticInput, TextInput):
     with tf.device("CPU:0"):
       stream = tf.constant(row, tf.int32)
     return lambda rows: self._cut(stream, rows.ids, rows.real)
+
+
+def _read(path: Path) -> str:
+  try:
+    return path.read_text(encoding="utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"CharTextInput.text_dir: {path} is not UTF-8: {error}") from error

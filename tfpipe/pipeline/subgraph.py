@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from tfpipe.lazy import tf
 
 Function: TypeAlias = "tf.types.experimental.ConcreteFunction"
+
+# Numbers of a constant that is computed while tracing instead of in every call.
+_MOST_FOLDED = 2**20
 
 # Ops that hand on their inputs as they are: who keeps the input needs no output.
 _ALIASES = ("Identity", "IdentityN", "StopGradient")
@@ -28,6 +33,9 @@ class GraphCutter:
     self._serial = serial
     self._constant: dict[str, bool] = {}
     self._num_seen = 0
+    # What is known of tensors: those that tell static shapes, and folded ones.
+    self._shapes: dict[str, np.ndarray] = {}
+    self._values: dict[str, np.ndarray] = {}
 
   def source(self, tensor: tf.Tensor) -> tf.Tensor:
     """Gives the tensor that this one is but another name of."""
@@ -54,7 +62,10 @@ class GraphCutter:
     while stack:
       tensor = stack.pop()
       source = self.source(tensor)
-      if source.op.name in known and not self._is_constant(source.op):
+      constant = self._is_constant(source.op)
+      if source.name in self._shapes:
+        continue
+      if source.op.name in known and not constant:
         border.setdefault(source.name, source)
       elif tensor.op.name not in ops:
         ops.add(tensor.op.name)
@@ -70,18 +81,23 @@ class GraphCutter:
       for outer, inner in self._graph.captures  # pyright: ignore[reportAttributeAccessIssue]
     }
     places = {tensor.name: place for place, tensor in enumerate(given)}
-    inside, outside = self._inside(wanted, {*places, *captured})
+    known = {*places, *captured}
+    self._scan()
+    folded = {**self._shapes, **self._fold(self._inside(wanted, known)[0])}
+    known |= folded.keys()
+    inside, outside = self._inside(wanted, known)
     graph_def = self._graph_def(inside)
     direct = {
       tensor.name: self.source(tensor).name
       for tensor in wanted
-      if self.source(tensor).name in {*places, *captured}
+      if self.source(tensor).name in known
     }
 
     def body(*args: tf.Tensor) -> list[tf.Tensor]:
       def value(name: str) -> tf.Tensor:
-        found = args[places[name]] if name in places else captured[name]
-        return tf.identity(found)
+        if name in folded:
+          return tf.constant(folded[name])
+        return tf.identity(args[places[name]] if name in places else captured[name])
 
       results = {name: value(source) for name, source in direct.items()}
       rest = [tensor.name for tensor in wanted if tensor.name not in results]
@@ -125,6 +141,46 @@ class GraphCutter:
           stack.append(tensor)
     return ops, outside
 
+  def _fold(self, ops: Iterable[str]) -> dict[str, np.ndarray]:
+    """Computes what ops read that depends on constants alone, by name of the tensor.
+
+    Grappler would do it, but would also fold one layer's factors into another's.
+    """
+    sources = {}
+    for op in map(self._graph.get_operation_by_name, ops):
+      for tensor in op.inputs if not self._is_constant(op) else ():
+        source = self.source(tensor)
+        if self._is_foldable(source):
+          sources[source.name] = source
+    new = [name for name in sources if name not in self._values]
+    if new:
+      inside, shapes = self._inside([sources[name] for name in new], self._shapes)
+      graph_def = self._graph_def(inside)
+      with tf.init_scope(), tf.device("CPU:0"):
+        found = tf.function(
+          lambda: tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={n: tf.constant(self._shapes[s]) for n, s in shapes.items()},
+            return_elements=new,
+            name="",
+          ),
+          autograph=False,
+        )()
+      arrays = [tensor.numpy() for tensor in found]
+      self._values |= dict(zip(new, arrays, strict=True))
+    return {name: self._values[name] for name in sources}
+
+  def _is_foldable(self, tensor: tf.Tensor) -> bool:
+    if tensor.op.type == "Const" or not self._is_constant(tensor.op):
+      return False
+    size = tensor.shape.num_elements()
+    numbers = (
+      tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+    )
+    known = tensor.name in self._shapes
+    # Of unknown size are axes and the like, of few numbers.
+    return numbers and not known and (size is None or size <= _MOST_FOLDED)
+
   def _graph_def(self, ops: Collection[str]) -> tf.compat.v1.GraphDef:
     whole = self._graph.as_graph_def()
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
@@ -144,13 +200,38 @@ class GraphCutter:
     return part
 
   def _is_constant(self, op: tf.Operation) -> bool:
-    """Says whether an op depends on constants only."""
+    """Says whether an op depends on constants and static shapes only."""
+    self._scan()
+    return self._constant[op.name]
+
+  def _scan(self) -> None:
+    """Looks at the ops that are new in the graph."""
     # Ops stand behind their inputs; a graph may be too deep for recursion.
     ops = self._graph.get_operations()
-    for other in ops[self._num_seen :]:
-      inputs = [self._constant.get(t.op.name, False) for t in other.inputs]
-      self._constant[other.name] = other.type == "Const" or (
-        bool(inputs) and all(inputs)
+    for op in ops[self._num_seen :]:
+      told = [_static_shape(tensor) for tensor in op.outputs]
+      inputs = [self._constant.get(t.op.name, False) for t in op.inputs]
+      self._constant[op.name] = (
+        op.type == "Const"
+        or (bool(told) and all(value is not None for value in told))
+        or (bool(inputs) and all(inputs))
       )
+      for tensor, value in zip(op.outputs, told, strict=True):
+        if value is not None:
+          self._shapes[tensor.name] = value
     self._num_seen = len(ops)
-    return self._constant[op.name]
+
+
+def _static_shape(tensor: tf.Tensor) -> np.ndarray | None:
+  """Gives what an op tells of a shape, if that is known while tracing."""
+  op = tensor.op
+  if op.type not in ("Shape", "ShapeN", "Size", "Rank"):
+    return None
+  shape = op.inputs[tensor.value_index].shape
+  dtype = tensor.dtype.as_numpy_dtype
+  if op.type == "Rank" and shape.rank is not None:
+    return np.array(shape.rank, dtype)
+  if not shape.is_fully_defined():
+    return None
+  sizes = np.array(shape.as_list(), dtype)
+  return np.array(shape.num_elements(), dtype) if op.type == "Size" else sizes
