@@ -54,5 +54,5 @@ def test_an_aux_head_in_the_middle_changes_nothing_about_cuts(tf):
 
 def test_a_small_network_learns(tf):
   net = network(dropout_keep=1.0, label_smoothing=0.0)
-  _, losses = harness.train(tf, net, 40)
-  assert np.mean(losses[-5:]) < 0.75 * np.log(4)  # guessing loses log(4)
+  _, losses = harness.train(tf, net, 80)
+  assert np.mean(losses[-10:]) < 0.25 * np.log(4)  # guessing loses log(4)
