@@ -219,9 +219,8 @@ def test_each_call_begins_with_the_experiment_as_it_is():
 
 
 def test_a_flag_given_twice_is_refused():
-  text = command.refusal(
-    f"--model={IMAGE}", "--mode=plan", "--remat=none", "--remat=cell"
-  )
+  twice = ("--remat=none", "--remat=cell")
+  text = command.refusal(f"--model={IMAGE}", "--mode=plan", *twice)
   assert text == "error: --remat is given 2 times"
 
 
