@@ -165,7 +165,7 @@ class GraphCutter:
             name="",
           ),
           autograph=False,
-        )()
+        ).get_concrete_function()()
       arrays = [tensor.numpy() for tensor in found]
       self._values |= dict(zip(new, arrays, strict=True))
     return {name: self._values[name] for name in sources}
