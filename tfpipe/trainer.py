@@ -80,7 +80,7 @@ flags.DEFINE_multi_string(
 )
 
 # What says that the run cannot be as it was asked for.
-_REFUSALS = (
+REFUSALS = (
   ValueError,
   TypeError,
   LookupError,
@@ -269,7 +269,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
-  except _REFUSALS as error:
+  except REFUSALS as error:
     sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
   if trainer is None:
     return

@@ -30,7 +30,7 @@ from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.plan import align
 from tfpipe.program.profile_layers import Profile, profile
-from tfpipe.trainer import model_params
+from tfpipe.trainer import REFUSALS, model_params
 from tfpipe.units import format_bytes, format_secs
 
 FLAGS = flags.FLAGS
@@ -50,18 +50,6 @@ _THREADS = flags.DEFINE_integer(
 _OUTPUT = flags.DEFINE_string("output", None, "File to write the times to, as JSON.")
 
 _PARTS = ("forward", "input_gradient", "weight_gradient", "update")
-
-
-# What says that the measurement cannot be as it was asked for.
-_REFUSALS = (
-  ValueError,
-  TypeError,
-  LookupError,
-  AttributeError,
-  NotImplementedError,
-  OSError,
-  ImportError,
-)
 
 
 def table(profile: Profile, costs: Sequence[LayerCost]) -> str:
@@ -175,7 +163,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures what the flags say, writes it and prints it."""
   try:
     _measure(argv)
-  except _REFUSALS as error:
+  except REFUSALS as error:
     sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
 
 

@@ -162,15 +162,23 @@ def test_a_serial_cell_runs_its_ops_one_after_the_other(tf, name, remat, network
     assert numbers == list(range(len(names)))
 
 
-@pytest.mark.parametrize("network", ["tokens", "convolutions"])
-def test_serial_cells_give_the_same_bits(tf, network):
-  states = [
-    harness.train(
-      tf, NETWORKS[network], 2, num_partitions=2, num_micro_batches=4, serial=serial
-    )[0]
-    for serial in (False, True)
-  ]
-  assert not harness.differences(*states)
+@pytest.mark.parametrize(
+  ("network", "num_partitions", "name", "remat"),
+  [
+    ("tokens", 2, "gpipe", "none"),
+    ("convolutions", 3, "1f1b", "cell"),
+    ("two_inputs", 2, "zb_v", "layer"),
+    ("dropout", 4, "zb_h1", "cell"),
+    ("transformer", 1, "gpipe", "layer"),
+  ],
+)
+def test_serial_cells_give_the_same_bits(tf, network, num_partitions, name, remat):
+  def train(**how):
+    return harness.train(tf, NETWORKS[network], 2, num_micro_batches=4, **how)[0]
+
+  plain = train()
+  how = {"num_partitions": num_partitions, "name": name, "remat": remat}
+  assert not harness.differences(train(serial=True, **how), plain)
 
 
 def test_forwards_of_a_frozen_stage_keep_their_order(tf):

@@ -38,6 +38,10 @@ def uninterrupted(tf, tmp_path_factory):
     (IMAGE, layout(4, "gpipe", "layer"), layout(1), (ACCUMULATES,)),
     (IMAGE, layout(2, "1f1b"), layout(3, "gpipe", "cell"), ()),
     (TEXT, layout(3, "1f1b", "cell"), layout(2, "gpipe", "layer"), ()),
+    (IMAGE, layout(2, "zb_v", "cell"), layout(3, "zb_h1"), (ACCUMULATES,)),
+    (IMAGE, layout(2, "interleaved"), layout(2, "zb_interleaved", "layer"), ()),
+    (TEXT, layout(3, "eager_1f1b", "layer"), layout(2, "dualpipe_v", "cell"), ()),
+    (TEXT, layout(2, "zb_auto"), layout(3, "zb_h2", "cell"), ()),
   ],
 )
 def test_a_run_continued_with_another_layout_equals_one_that_was_never_interrupted(
