@@ -198,3 +198,28 @@ def test_device_specifications_that_are_refused(spec, message):
   with pytest.raises(ValueError, match=message) as error:
     model.check_devices(spec, 2)
   assert f"pipeline.devices={spec!r}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("spec", "number"),
+  [("auto", 1), ("cpu", 3), ("CPU:1,CPU:1", 2), ("GPU:7,cpu:1", 2), ("TPU:5", 1)],
+)
+def test_logical_cpus_below_the_number_of_devices_are_allowed(spec, number):
+  model.check_cpus(spec, number)
+
+
+@pytest.mark.parametrize(
+  ("spec", "name"),
+  [
+    ("CPU:0,CPU:2", "CPU:2"),
+    ("GPU:0, cpu:5000", "cpu:5000"),
+    ("/device:CPU:2,CPU:9", "/device:CPU:2"),
+    ("CPU:1,/job:localhost/replica:0/task:0/device:CPU:3", "/job:.*/device:CPU:3"),
+  ],
+)
+def test_logical_cpus_beyond_the_number_of_devices_are_refused(spec, name):
+  message = (
+    rf"^pipeline.devices='{spec}': '{name}' must be one of .*, 2: CPU:0 to CPU:1$"
+  )
+  with pytest.raises(ValueError, match=message):
+    model.check_cpus(spec, 2)

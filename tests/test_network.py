@@ -1,11 +1,14 @@
+import re
+
 import pytest
 
-from tests.priced import BATCH, SIDE, Priced, PricedLoss, params
+from tests.priced import BATCH, SIDE, Priced, PricedLoss, PricedTask, params
 from tfpipe import registry
 from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.network import Network
 from tfpipe.optimizers import SGD, Adafactor, Adam, Learner, RMSProp
+from tfpipe.params import Params
 
 
 class Unsplit(Priced):
@@ -121,6 +124,96 @@ def test_the_fields_of_a_micro_batch_have_their_bytes():
   found = network.field_bytes(3)
   assert found["image"] == 4 * SIDE * SIDE * 4
   assert found["label"] == 4 * 4
+
+
+def task_class(**attributes):
+  return type("Mine", (PricedTask,), attributes)
+
+
+_FIELDS = "must be a tuple of names of fields of the batch"
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ((), rf"^Mine\.INPUT_FIELDS=\(\): {_FIELDS}, at least one$"),
+    (
+      "image",
+      rf"^Mine\.INPUT_FIELDS='image': {_FIELDS}, .*; did you mean \('image',\)\?$",
+    ),
+    (None, rf"^Mine\.INPUT_FIELDS=None: {_FIELDS}, at least one$"),
+    (("image", 3), rf"^Mine\.INPUT_FIELDS=\('image', 3\): {_FIELDS}, at least one$"),
+    ({"image": 1}, rf"^Mine\.INPUT_FIELDS=.*: {_FIELDS}, at least one$"),
+  ],
+)
+def test_a_task_s_fields_are_a_tuple_of_at_least_one_name(fields, message):
+  with pytest.raises(ValueError, match=message):
+    Network(params(1, task=task_class(INPUT_FIELDS=fields)))
+
+
+@pytest.mark.parametrize("fields", ["label", None, (None,)])
+def test_a_layer_s_side_inputs_are_a_tuple_of_names(fields):
+  side = type("Side", (Priced,), {"SIDE_INPUTS": fields})
+  message = rf"^Side\.SIDE_INPUTS={re.escape(repr(fields))}: {_FIELDS}(;|$)"
+  with pytest.raises(ValueError, match=message):
+    Network(params(layers=layers(Priced, side)))
+
+
+_LAYER = "must be the Params of a layer$"
+
+
+@pytest.mark.parametrize(
+  ("made", "message"),
+  [
+    ([], r" returned \[\]: must be a list of the Params of at least one layer$"),
+    (None, r" returned None: must be a list of the Params of at least one layer$"),
+    (
+      Priced.Params(),
+      r" returned a InstantiableParams: must be a list of the Params of at least one ",
+    ),
+    ([None], rf"\[0\] is a NoneType: {_LAYER}"),
+    ([Priced.Params().Set(name="a"), Params()], rf"\[1\] is a Params: {_LAYER}"),
+    ([SGD.Params()], rf"\[0\] is the Params of <class .*SGD'>: {_LAYER}"),
+    ([Priced.Params()], r"\[0\]\.name='': must be a text, and not empty$"),
+    ([Priced.Params().Set(name=5)], r"\[0\]\.name=5: must be a text, and not empty$"),
+  ],
+)
+def test_a_task_s_layers_are_a_list_of_params_with_names(made, message):
+  with pytest.raises(ValueError, match=rf"^Mine\.Layers\(\){message}"):
+    Network(params(1, task=task_class(Layers=lambda self: made)))
+
+
+class Sized(PricedTask):
+  """Has of the sizes of an input what its layers may not mean by it."""
+
+  @classmethod
+  def Params(cls):
+    p = super().Params()
+    for name in ("channels", "sequence_length", "image_size"):
+      p.Define(name, SIDE if name == "image_size" else 1, "A size.")
+    return p
+
+
+def test_sizes_that_fit_the_layers_are_not_compared():
+  p = params(1, task=Sized)
+  p.task.channels = 64
+  assert len(Network(p).costs(1)) == 2
+
+
+def test_a_size_that_the_layers_refuse_has_the_name_that_the_user_knows():
+  def network(**sizes):
+    norm = BatchNorm.Params().Set(name="norm", dim=3)
+    p = params(task=Sized, layers=[norm, *layers()])
+    p.task.Set(**sizes)
+    return Network(p)
+
+  with pytest.raises(ValueError, match=r"^task\.channels=3: must be 1, as input\.chan"):
+    network(channels=3).costs(1)
+  with pytest.raises(ValueError, match=rf"^task\.image_size=4: must be {SIDE}, as inp"):
+    network(image_size=4).costs(1)
+  # No size of the task's is to blame.
+  with pytest.raises(ValueError, match=r"^norm: got 1 channels, expected 3"):
+    network().costs(1)
 
 
 def test_the_paper_s_largest_network_has_its_weights_and_slots():

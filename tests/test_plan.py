@@ -269,7 +269,7 @@ class _SideLoss(PricedLoss):
   [
     (
       lambda: params(layers=[Priced.Params(), PricedLoss.Params().Set(name="loss")]),
-      "layer 0 of the task has no name",
+      r"^PricedTask.Layers\(\)\[0\].name='': must be a text, and not empty$",
     ),
     (
       lambda: params(layers=[Priced.Params().Set(name="a")] * 2),
@@ -299,7 +299,11 @@ class _SideLoss(PricedLoss):
     ),
     (
       lambda: params(1, num_partitions=2, schedule="zb_auto", stages_per_device=2),
-      "num_partitions=2 with schedule zb_auto makes 4 cells: must be at most the .*, 2",
+      "=2 times pipeline.stages_per_device=2 with schedule zb_auto makes 4 cells: .*2",
+    ),
+    (
+      lambda: params(1, batch=9000, num_micro_batches=9000, schedule="zb_auto"),
+      "num_micro_batches=9000 with schedule zb_auto: must be at most 8192 with 1 st",
     ),
     (lambda: params(1, num_micro_batches=5), "=5 does not divide .*=12; .* is 4"),
     (lambda: params(1, devices="CPU:0,CPU:1"), "names 2 devices; the schedule needs 1"),
@@ -317,7 +321,7 @@ class _SideLoss(PricedLoss):
     ),
     (
       lambda: params(*[1] * 4, num_partitions=3, schedule="chimera"),
-      "chimera: num_devices is 3",
+      "num_partitions=3 with schedule chimera: must be an even number >= 2",
     ),
   ],
 )

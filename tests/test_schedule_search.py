@@ -157,8 +157,8 @@ def test_memory_may_differ_between_stages_and_grow_in_the_backward(
   ("changes", "match"),
   [
     ({"num_micro_batches": 0}, "num_micro_batches is 0: expected a whole number"),
-    ({"stages_per_device": 3}, "stages_per_device is 3 for 3 stages: expected 1, or 2"),
-    ({"stages_per_device": 2}, "stages_per_device is 2 for 3 stages: expected 1, or 2"),
+    ({"stages_per_device": 3}, "stages_per_device is 3: expected 1, or 2 .*, 3, is"),
+    ({"stages_per_device": 2}, "stages_per_device is 2: expected 1, or 2 .*, 3, is"),
     ({"forward_keeps": [1, 1]}, r"forward_keeps is \[1, 1\]: expected .* 3 stages"),
     ({"gradient_keeps": [1, -1, 1]}, r"gradient_keeps is \[1, -1, 1\]: expected a"),
     ({"memory_limit": 0.5}, r"memory_limit is 0\.5, but device 0 needs 1 for a single"),
@@ -180,6 +180,6 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], match: str) -> No
 def test_sizes_that_would_take_minutes_are_refused_by_name() -> None:
   times = StageTimes.equal(128)
   with pytest.raises(
-    ValueError, match=r"zb_auto: 128 stages times 512 .* most 8192 ca"
+    ValueError, match=r"num_micro_batches is 512: .* most 64 with 128"
   ):
     zero_bubble(times, 512, 256)

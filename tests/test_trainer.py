@@ -285,7 +285,6 @@ def no_steps(monkeypatch):
   ("arguments", "message"),
   [
     (["--num_partitions=5"], "5 logical CPUs are needed, but TensorFlow has already"),
-    (["--devices=CPU:0,CPU:7"], "8 logical CPUs are needed|'CPU:7' does not exist"),
     (["--devices=CPU:0,TPU:0"], "'TPU:0' does not exist; this machine has "),
     (["--devices=CPU:0,GPU:99"], "'GPU:99' does not exist; this machine has "),
     (["--mode=eval"], "there is no checkpoint to evaluate"),
@@ -298,7 +297,7 @@ def test_what_only_the_devices_or_the_data_can_tell_is_refused_before_the_first_
 ):
   found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", *arguments)
   assert found.startswith("error: ")
-  assert any(part in found for part in message.split("|")), found
+  assert message in found
   assert list(tmp_path.iterdir()) == []
 
 
@@ -358,23 +357,6 @@ def test_what_needs_no_tensorflow_does_not_import_it(arguments, code, out):
   assert "tfpipe.plan" in imported
   assert not {name for name in imported if name.split(".")[0] == "tensorflow"}
   assert "Traceback" not in ended.stderr
-
-
-def test_a_refusal_is_one_line_on_stderr():
-  command_line = [sys.executable, "-m", "tfpipe.trainer", "--model=lm.shakespeare.Chr"]
-  ended = subprocess.run(
-    [*command_line, "--mode=plan"],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    check=False,
-  )
-  assert ended.returncode == 1
-  assert ended.stdout == ""
-  assert ended.stderr == (
-    "error: there is no experiment 'lm.shakespeare.Chr'; nearest are: "
-    "lm.shakespeare.Char\n"
-  )
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(tf, tmp_path, no_steps):

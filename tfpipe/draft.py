@@ -139,6 +139,7 @@ def make(pipe: Params, network: Network) -> Draft:
       f"{made.num_updates} updates; one can be trained"
     )
   model.check_devices(pipe.devices, made.num_devices)
+  model.check_cpus(pipe.devices, made.num_devices)
   return Draft(network, pipe, costs, layers, measured, cells, made)
 
 
@@ -185,14 +186,27 @@ def _schedule_and_cells(
   else:
     stages = schedule.num_stages(pipe.schedule, number, pipe.stages_per_device)
     _check_number(pipe, layers, stages)  # before a long schedule is made in vain
-  made = schedule.make(
-    pipe.schedule,
-    number,
-    pipe.num_micro_batches,
-    pipe.remat == "cell",
-    **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
-  )
+  try:
+    made = schedule.make(
+      pipe.schedule,
+      number,
+      pipe.num_micro_batches,
+      pipe.remat == "cell",
+      **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
+    )
+  except schedule.SizeError as error:
+    raise _in_params(pipe, error) from error
   return made, _cut(pipe, layers, made.num_stages)
+
+
+def _in_params(pipe: Params, error: schedule.SizeError) -> ValueError:
+  """Says of which of the Params a schedule does not allow the value."""
+  field = "num_partitions" if error.field == "num_devices" else error.field
+  own = "0, or " if field in model.SCHEDULE_OPTIONS else ""
+  return ValueError(
+    f"pipeline.{field}={error.value!r} with schedule {pipe.schedule}: must be {own}"
+    f"{error.allowed}"
+  )
 
 
 def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Cells:
@@ -218,9 +232,12 @@ def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Ce
 
 def _check_number(pipe: Params, layers: Sequence[LayerTime], number: int) -> None:
   if number > len(layers):
+    each = pipe.stages_per_device
+    times = f" times pipeline.stages_per_device={each}" if each else ""
     raise ValueError(
-      f"pipeline.num_partitions={pipe.num_partitions} with schedule {pipe.schedule} "
-      f"makes {number} cells: must be at most the number of layers, {len(layers)}"
+      f"pipeline.num_partitions={pipe.num_partitions}{times} with schedule "
+      f"{pipe.schedule} makes {number} cells: must be at most the number of layers, "
+      f"{len(layers)}"
     )
 
 
@@ -232,13 +249,16 @@ def _zero_bubble(pipe: Params, times: StageTimes) -> Schedule:
   hardware, what is trained is what was planned.
   """
   stages = pipe.stages_per_device or 1
-  return schedule_search.zero_bubble(
-    times,
-    pipe.num_micro_batches,
-    memory_limit=2 * pipe.num_partitions * stages,
-    stages_per_device=stages,
-    remat=pipe.remat == "cell",
-  )
+  try:
+    return schedule_search.zero_bubble(
+      times,
+      pipe.num_micro_batches,
+      memory_limit=2 * pipe.num_partitions * stages,
+      stages_per_device=stages,
+      remat=pipe.remat == "cell",
+    )
+  except schedule.SizeError as error:
+    raise _in_params(pipe, error) from error
 
 
 def _stage_times(

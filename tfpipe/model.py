@@ -105,7 +105,7 @@ def ModelParams(name: str, task: Params, train: Params, test: Params | None) -> 
     test: Params of its evaluation input, None if it has none.
   """
   p = Params()
-  p.Define("name", name, "Name of the experiment.")
+  p.Define("name", name, "Name of the experiment; `--model` sets it.")
   p.Define("task", task, "The network and how it learns.")
   p.Define("input", train, "Training input.")
   p.Define("eval_input", test, "Evaluation input, None if there is none.")
@@ -189,6 +189,28 @@ def check_devices(spec: str, num_devices: int) -> None:
       f"pipeline.devices={spec!r} names {len(names)} devices; the schedule needs "
       f"{num_devices}"
     )
+
+
+def check_cpus(spec: str, num_devices: int) -> None:
+  """Checks that logical CPUs are numbered below the number of devices.
+
+  The CPU is split up to the last one that is named; those between would be idle.
+
+  Args:
+    spec: as `check_devices` allows.
+    num_devices: number of devices the schedule needs.
+
+  Raises:
+    ValueError: naming the first that lies beyond.
+  """
+  for name in spec.split(","):
+    kind, _, index = _LOCAL.sub("", name.strip()).rpartition(":")
+    if kind.upper() == "CPU" and int(index) >= num_devices:
+      raise ValueError(
+        f"pipeline.devices={spec!r}: {name.strip()!r} must be one of as many logical "
+        f"CPUs as the schedule needs devices, {num_devices}: CPU:0 to CPU:"
+        f"{num_devices - 1}"
+      )
 
 
 def same_devices(spec: str, num_devices: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from tfpipe import model
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.memory import LayerState
 from tfpipe.nested_map import NestedMap
-from tfpipe.params import Params
+from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
 __all__ = ["Network"]
@@ -41,7 +41,8 @@ class Network:
     self._task = p.task.Instantiate()
     learner = p.task.learner.Instantiate()
     self._layers = self._task.Layers()
-    _check_names(self._layers)
+    _check_layers(self._task, self._layers)
+    _check_field_names(self._task, "INPUT_FIELDS", least=1)
     self.names = tuple(layer.name for layer in self._layers)
     self._keys = [_key(layer) for layer in self._layers]
     self._costs: dict[tuple[str, int], tuple[LayerCost, ...]] = {}
@@ -99,8 +100,14 @@ class Network:
     """
     key = owner, num_micro_batches
     if key not in self._costs:
-      self._costs[key] = self._ask(self._micro_batch(owner, num_micro_batches))
-      _check_fits(self._params.task, owner, self._params.Get(owner).Instantiate())
+      micro_batch = self._micro_batch(owner, num_micro_batches)
+      task, source = self._params.task, self._params.Get(owner).Instantiate()
+      try:
+        self._costs[key] = self._ask(micro_batch)
+      except ValueError:
+        _check_shapes(task, owner, source)
+        raise
+      _check_fits(task, owner, source)
     return self._costs[key]
 
   def _micro_batch(self, owner: str, number: int) -> dict[str, ArraySpec]:
@@ -204,21 +211,63 @@ def _check_fits(task: Params, owner: str, source: Any) -> None:
       raise ValueError(
         f"task.{name}={task.Get(name)}: must be at least the {needed} of {owner}"
       )
-  size = source.params.image_size if "image_size" in source.params else None
-  if size is not None and "image_size" in task and task.image_size != size:
+  _check_same(task, owner, source, "image_size")
+
+
+def _check_shapes(task: Params, owner: str, source: Any) -> None:
+  """Says what the user calls a size that the layers have found not to fit."""
+  for name in ("image_size", "channels"):
+    _check_same(task, owner, source, name)
+  if "sequence_length" in task and "seq_len" in source.params:
+    most, length = task.sequence_length, source.params.seq_len
+    if most < length:
+      raise ValueError(
+        f"task.sequence_length={most}: must be at least {length}, as {owner}.seq_len"
+      )
+
+
+def _check_same(task: Params, owner: str, source: Any, name: str) -> None:
+  if name in task and name in source.params:
+    mine, given = task.Get(name), source.params.Get(name)
+    if mine != given:
+      raise ValueError(f"task.{name}={mine!r}: must be {given!r}, as {owner}.{name}")
+
+
+def _check_layers(task: Any, layers: Any) -> None:
+  """Refuses what is no list of layers with names of their own."""
+  owner = f"{type(task).__name__}.Layers()"
+  if not isinstance(layers, (list, tuple)) or not layers:
+    found = f"a {type(layers).__name__}" if layers else repr(layers)
     raise ValueError(
-      f"task.image_size={task.image_size}: must be the {size} of {owner}"
+      f"{owner} returned {found}: must be a list of the Params of at least one layer"
     )
-
-
-def _check_names(layers: Sequence[Params]) -> None:
   seen: set[str] = set()
   for index, layer in enumerate(layers):
-    if not layer.name:
-      raise ValueError(f"layer {index} of the task has no name")
+    cls = layer.cls if isinstance(layer, InstantiableParams) else None
+    if not hasattr(cls, "FPropMeta"):
+      found = f"the Params of {cls!r}" if cls else f"a {type(layer).__name__}"
+      raise ValueError(f"{owner}[{index}] is {found}: must be the Params of a layer")
+    if not isinstance(layer.name, str) or not layer.name:
+      raise ValueError(
+        f"{owner}[{index}].name={layer.name!r}: must be a text, and not empty"
+      )
     if layer.name in seen:
       raise ValueError(f"two layers of the task are named {layer.name!r}")
     seen.add(layer.name)
+    _check_field_names(layer.cls, "SIDE_INPUTS", least=0)
+
+
+def _check_field_names(owner: Any, attribute: str, least: int) -> None:
+  """Refuses what is no tuple of names: a text would be taken letter by letter."""
+  names = getattr(owner, attribute)
+  cls = owner if isinstance(owner, type) else type(owner)
+  fits = isinstance(names, (tuple, list)) and len(names) >= least
+  if not fits or not all(isinstance(name, str) and name for name in names):
+    hint = f"; did you mean ({names!r},)?" if isinstance(names, str) else ""
+    raise ValueError(
+      f"{cls.__name__}.{attribute}={names!r}: must be a tuple of names of fields of "
+      f"the batch{', at least one' if least else ''}{hint}"
+    )
 
 
 def _check_fields(

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from tfpipe.schedule import Action, Schedule, make
-from tfpipe.schedule.generate import check_number, finish, straight, v_shaped
+from tfpipe.schedule.generate import SizeError, check_number, finish, straight, v_shaped
 from tfpipe.schedule.greedy import Problem, Rule, put_in_order
 from tfpipe.simulate import StageTimes, per_border, simulate
 from tfpipe.timeline import Secs
@@ -106,16 +106,14 @@ def _problem(
   num_stages = len(times.forward)
   check_number("zb_auto", "num_micro_batches", num_micro_batches)
   if num_stages * num_micro_batches > MOST_CELLS:
-    raise ValueError(
-      f"zb_auto: {num_stages} stages times {num_micro_batches} micro-batches are "
-      f"{num_stages * num_micro_batches}: at most {MOST_CELLS} can be searched; zb_h1, "
-      "zb_h2 and zb_v are for any number"
+    allowed = (
+      f"at most {MOST_CELLS // num_stages} with {num_stages} stages, for no more than "
+      f"{MOST_CELLS} pairs of both are searched; zb_h1, zb_h2 and zb_v take any number"
     )
+    raise SizeError("zb_auto", "num_micro_batches", num_micro_batches, allowed)
   if stages_per_device not in (1, 2) or num_stages % stages_per_device:
-    raise ValueError(
-      f"zb_auto: stages_per_device is {stages_per_device!r} for {num_stages} stages: "
-      "expected 1, or 2 in a V with an even number of stages"
-    )
+    allowed = f"1, or 2 in a V if the number of stages, {num_stages}, is even"
+    raise SizeError("zb_auto", "stages_per_device", stages_per_device, allowed)
   num_devices = num_stages // stages_per_device
   forward_keeps = forward_keeps or [1] * num_stages
   gradient_keeps = gradient_keeps or forward_keeps

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from tfpipe.program import stop
+
+if __name__ == "__main__":
+  stop.quit_on_interrupt()  # from before the imports that take time
+
 import contextlib
 import gc
 import os
 import pathlib
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +25,7 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import profile, quiet
+from tfpipe.program import checkpoint, profile, quiet
 from tfpipe.program.lock import lock
 from tfpipe.program.report import differences, first_screen, lists, show
 from tfpipe.program.run import Run
@@ -90,6 +94,9 @@ REFUSALS = (
   ImportError,
 )
 
+# What a flag's value must be, by absl's name of its type.
+_KINDS = {"int": "a whole number", "bool": "true or false"}
+
 # Flags that are short for one of the Params.
 _SHORT = {
   "num_partitions": "pipeline.num_partitions",
@@ -103,6 +110,28 @@ _SHORT = {
 }
 
 
+def parse_flags(argv: Sequence[str]) -> list[str]:
+  """Parses the flags and returns what is none, the program's name first.
+
+  Raises:
+    SystemExit: with a message of one line; a flag is unknown or has a wrong value.
+  """
+  try:
+    return FLAGS(argv)
+  except flags.UnrecognizedFlagError as error:
+    name = error.flagname
+    sys.exit(f"error: there is no flag --{name}{nearest(name, FLAGS)}")
+  except flags.IllegalFlagValueError as error:
+    # What the parser of the value says is for programmers.
+    given = str(error).removeprefix("flag ").removesuffix(f": {error.__context__}")
+    name = given.removeprefix("--").partition("=")[0]
+    kind = FLAGS[name].flag_type() if name in FLAGS else ""
+    allowed = f": must be {_KINDS[kind]}" if kind in _KINDS else ""
+    sys.exit(f"error: {given}{allowed}")
+  except (flags.Error, ValueError) as error:
+    sys.exit(f"error: {' '.join(str(error).split())}")
+
+
 def model_params(name: str, changes: Sequence[str]) -> Params:
   """Gives the Params of an experiment with `key.path=value` changes.
 
@@ -111,6 +140,7 @@ def model_params(name: str, changes: Sequence[str]) -> Params:
     ValueError, AttributeError, TypeError: a bad override.
   """
   params = registry.Get(name)().Model()
+  own = params.name
   seen: dict[str, str] = {}
   for override in changes:
     path, equals, value = (part.strip() for part in override.partition("="))
@@ -119,6 +149,10 @@ def model_params(name: str, changes: Sequence[str]) -> Params:
     if seen.setdefault(path, value) != value:
       raise ValueError(f"{path} is set twice: to {seen[path]} and to {value}")
     params.SetFromText(path, value)
+  if params.name != own:
+    raise ValueError(
+      f"name={params.name!r}: must be {own!r}, the experiment's; --model takes another"
+    )
   return params
 
 
@@ -238,32 +272,34 @@ def _set_up(
 ) -> Trainer:
   """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
   logdir = _logdir()
+  trains, evaluates = FLAGS.mode != "eval", FLAGS.mode != "train"
+  if not trains and not checkpoint.paths(logdir):
+    raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
+  found = logdir.is_dir()
+  if trains and found:
+    held.enter_context(lock(logdir))
   with quiet.start_up():
+    # Weights can take long and much memory: what is missing is found before.
+    if trains:
+      params.input.Instantiate().check_data()
+    if evaluates and params.eval_input is not None:
+      params.eval_input.Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  trains = FLAGS.mode != "eval"
-  restored = restore_newest(run, logdir)
-  if not trains and not restored:
-    raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
-  trainer = Trainer(
-    run, logdir, trains=trains, evaluates=FLAGS.mode != "train", profile=window
-  )
-  if trains:
+  restore_newest(run, logdir)
+  trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
+  if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock(logdir))
+  if trains:
     (logdir / "params.txt").write_text(params.ToText())
   return trainer
 
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
-  try:
-    with contextlib.ExitStack() as held:
-      _run(argv, held)
-  except KeyboardInterrupt:
-    # While it trains, the first one ends the run in order.
-    print("interrupted; what has been saved is whole", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+  with contextlib.ExitStack() as held:
+    _run(argv, held)
 
 
 def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
@@ -306,4 +342,4 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  app.run(main, flags_parser=parse_flags)

@@ -1,6 +1,8 @@
 """Images from prepared tfds folders: stand-ins written under the real names."""
 
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -218,6 +220,68 @@ def test_missing_data_is_named_with_the_folder_and_the_command(tmp_path, monkeyp
       LookupError, match=f"'{dataset}' is not in {tmp_path}.*{command}"
     ):
       source.dataset()
+
+
+@pytest.mark.parametrize(
+  ("dataset", "message"),
+  [
+    (
+      "imagenet2011",
+      r"and tfds knows no 'imagenet2011'; did you mean 'imagenet2012'\?$",
+    ),
+    ("Cifar10", r"and tfds knows no 'Cifar10'; did you mean 'cifar10'\?$"),
+    ("my_bird", r"and tfds knows no 'my_bird'; did you mean 'my_birds'\?$"),
+    ("zzzzqq/1.0.0", r"and tfds knows no 'zzzzqq'$"),
+    (
+      "imagenet_resized/64x65",
+      r"and imagenet_resized has no configuration '64x65'; did you mean '64x64'\?$",
+    ),
+    (
+      "imagenet_resized/huge",
+      r"and .* no configuration 'huge'; known: 16x16, 32x32, 64x64, 8x8$",
+    ),
+    (
+      "imagenet_resized/64x64/0.1.0",
+      "prepare it with tfds build imagenet_resized/64x64",
+    ),
+    ("cifar10/9.9.9", r"prepare it with tfds build cifar10/9\.9\.9 --data_dir="),
+    ("my_birds/1.8.0", r"which has my_birds/1\.10\.0, my_birds/1\.9\.0$"),
+    ("my_birds/small", r"which has my_birds/1\.10\.0, my_birds/1\.9\.0$"),
+  ],
+)
+def test_a_name_that_nothing_has_gets_the_nearest(tmp_path, dataset, message):
+  for version in ("1.9.0", "1.10.0"):
+    (tmp_path / "my_birds" / version).mkdir(parents=True)
+    (tmp_path / "my_birds" / version / "features.json").touch()
+  start = f"^TfdsImageInput.dataset = '{dataset}' is not in {tmp_path}[,;] .*"
+  with pytest.raises(LookupError, match=start + message):
+    make(str(tmp_path), dataset=dataset).check_data()
+
+
+def test_data_is_looked_for_without_a_device(data_dir):
+  program = f"""
+from tensorflow.python.eager import context
+from tests.input.test_tfds_input import make
+make({data_dir!r}).check_data()
+assert not context.context()._initialized
+"""
+  subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_files_that_are_not_there_are_missing_data(tf, tmp_path):
+  write(tmp_path, "cifar10")
+  source = make(str(tmp_path))
+  source.check_data()
+  paths = sorted((tmp_path / "cifar10" / "3.0.2").glob("*train*"))
+  assert len(paths) == SHARDS
+  for path in paths[1:3]:
+    path.unlink()
+  with pytest.raises(
+    LookupError,
+    match=rf"^2 of the 4 files of cifar10, split 'train', .* is {paths[1]}$",
+  ):
+    make(str(tmp_path)).check_data()
+  make(str(tmp_path), split="test").check_data()
 
 
 def test_the_newest_version_is_read_unless_one_is_named(tmp_path):

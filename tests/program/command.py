@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from absl import flags
 from absl.testing import flagsaver
 
 from tfpipe import trainer
@@ -16,11 +15,7 @@ def run(*arguments: str) -> None:
     SystemExit: with the message, as the program ends.
   """
   with flagsaver.flagsaver():
-    try:
-      rest = flags.FLAGS(["trainer", *arguments])
-    except flags.Error as error:  # absl's app.run ends so
-      raise SystemExit(str(error)) from error
-    trainer.main(rest)
+    trainer.main(trainer.parse_flags(["trainer", *arguments]))
 
 
 def refusal(*arguments: str) -> str:

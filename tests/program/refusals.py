@@ -7,17 +7,24 @@ from tests.program.training import IMAGE
 NO_TEST = "tests.program.tiny.NoTest"
 AMOEBANET = "image.fashion_mnist.AmoebaNetTiny"
 CHAR = "lm.shakespeare.Char"
-# The first layer of the network finds out.
-CHANNELS = r"conv_0: got 1 channels, expected 3$"
-
 # Arguments, and what the message must match.
 FLAGS = [
   (
     "--num_partition=2",
-    r"^Unknown command line flag 'num_partition'.*: num_partitions",
+    r"^error: there is no flag --num_partition; did you mean 'num_partitions'\?$",
   ),
-  ("--num_partitions=two", r"^flag --num_partitions=two: invalid literal .*: 'two'$"),
-  ("--num_partitions=2.5", r"^flag --num_partitions=2\.5: invalid literal .*: '2\.5'$"),
+  ("--zzz=2", r"^error: there is no flag --zzz$"),
+  ("--num_partitions=two", r"^error: --num_partitions=two: must be a whole number$"),
+  ("--num_partitions=2.5", r"^error: --num_partitions=2\.5: must be a whole number$"),
+  ("--num_partitions=: x", r"^error: --num_partitions=: x: must be a whole number$"),
+  ("--search=maybe", r"^error: --search=maybe: must be true or false$"),
+  ("--nosearch=1", r"^error: --nosearch=1 does not take an argument$"),
+  ("--schedule", r"^error: Missing value for flag --schedule$"),
+  ("--flagfile=no/such", r"^error: .*Unable to open flagfile: .*'no/such'$"),
+  (
+    "--set=name=5",
+    r"^error: name='5': must be 'tests\.program\.tiny\.Image', the exper",
+  ),
   ("--mode=trian", r"--mode=trian: must be one of train_and_eval, .*mean 'train'\?$"),
   ("--mode=", r"--mode=: must be one of train_and_eval, train, eval, plan, inspect$"),
   ("max_steps=3", r"unexpected arguments: max_steps=3$"),
@@ -94,6 +101,14 @@ PIPELINE = [
   (
     "--devices=0,1",
     r"pipeline\.devices='0,1': '0' is not a device name such as 'GPU:0', nor one of au",
+  ),
+  (
+    "--devices=CPU:0,CPU:5000",
+    r"pipeline\.devices='CPU:0,CPU:5000': 'CPU:5000' must be .*, 2: CPU:0 to CPU:1$",
+  ),
+  (
+    "--devices=GPU:0, /device:cpu:2",
+    r"\.devices='GPU:0, /device:cpu:2': '/device:cpu:2' must be .*, 2: CPU:0 to CPU:1$",
   ),
   (
     "--set=pipeline.lengths=(1,2,2)",
@@ -228,11 +243,15 @@ NETWORKS = [
     "num_classes=5",
     r"task\.num_classes=5: must be at least the 10 of (eval_)?input$",
   ),
-  (AMOEBANET, "channels=3", CHANNELS),
+  (
+    AMOEBANET,
+    "channels=3",
+    r"task\.channels=3: must be 1, as (eval_)?input\.channels$",
+  ),
   (
     AMOEBANET,
     "image_size=32",
-    r"task\.image_size=32: must be the 28 of (eval_)?input$",
+    r"task\.image_size=32: must be 28, as (eval_)?input\.image_size$",
   ),
   (
     AMOEBANET,
@@ -272,7 +291,7 @@ NETWORKS = [
   (
     CHAR,
     "sequence_length=64",
-    r"embedding: max_length=64, but ids are \(4, 128\)$",
+    r"\.sequence_length=64: must be at least 128, as (eval_)?input\.seq_len$",
   ),
   (
     CHAR,
@@ -297,7 +316,16 @@ TABLE = [
   *((IMAGE, (f"--set=task.learner.{a}",), message) for a, message in LEARNER),
   *((name, (f"--set=task.{a}",), message) for name, a, message in NETWORKS),
   # The evaluation input does not fit: known before the training, not after it.
-  (CHAR, ("--set=eval_input.seq_len=256",), r"max_length=128, but ids are \(4, 256\)$"),
+  (
+    CHAR,
+    ("--set=eval_input.seq_len=256",),
+    r"task\.sequence_length=128: must be at least 256, as eval_input\.seq_len$",
+  ),
+  (
+    AMOEBANET,
+    ("--set=eval_input.channels=3",),
+    r"task\.channels=1: must be 3, as eval_input\.channels$",
+  ),
   (
     NO_TEST,
     ("--mode=eval",),

@@ -1,7 +1,10 @@
 """Bad flags and Params: each is refused before TensorFlow starts."""
 
 import os
+import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -9,6 +12,8 @@ from tests.program import command
 from tests.program.refusals import INPUT, PIPELINE, TABLE, TRAIN
 from tests.program.training import IMAGE, TEXT
 from tfpipe import trainer
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +71,27 @@ def test_a_logdir_that_cannot_be_written_is_refused(tmp_path, rest):
   tmp_path.chmod(0o500)
   found = command.refusal(f"--model={TEXT}", f"--logdir={tmp_path}{rest}")
   assert f"{tmp_path} is not writable" in found
+
+
+@pytest.mark.parametrize(
+  ("argument", "message"),
+  [
+    (
+      "--model=lm.shakespeare.Chr",
+      "there is no experiment 'lm.shakespeare.Chr'; nearest are: lm.shakespeare.Char",
+    ),
+    ("--schedul=x", "there is no flag --schedul; did you mean 'schedule'?"),
+    ("--max_steps=1e3", "--max_steps=1e3: must be a whole number"),
+  ],
+)
+def test_a_refusal_is_one_line_on_stderr(argument, message):
+  ended = subprocess.run(
+    [sys.executable, "-m", "tfpipe.trainer", argument, "--mode=plan"],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    check=False,
+  )
+  assert ended.returncode == 1
+  assert ended.stdout == ""
+  assert ended.stderr == f"error: {message}\n"

@@ -14,7 +14,9 @@ from tests.program.training import IMAGE
 from tfpipe.program.stop import StopSignal
 from tfpipe.program.train import Trainer
 
+AMOEBANET = "image.fashion_mnist.AmoebaNetTiny"
 ROOT = pathlib.Path(__file__).parents[2]
+INTERRUPTED = "interrupted; what has been saved is whole\n"
 ACCUMULATES = "task.learner.accumulate_steps=2"
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -57,6 +59,40 @@ with StopSignal():
   assert ended.stdout == "still here\n"
 
 
+def program(code):
+  """Runs code that has been told to quit on SIGINT, and then sends it to itself."""
+  quits = f"""
+import os, signal
+from tfpipe.program import stop
+{code}
+os.kill(os.getpid(), signal.SIGINT)
+print("still here")
+"""
+  return subprocess.run(
+    [sys.executable, "-c", quits], capture_output=True, text=True, cwd=ROOT, check=False
+  )
+
+
+@pytest.mark.parametrize(
+  "around",
+  [
+    "",
+    "from tfpipe.program import quiet\nhidden = quiet.start_up()\nhidden.__enter__()",
+  ],
+)
+def test_an_interrupt_outside_the_training_quits_with_one_line(around):
+  ended = program(f"stop.quit_on_interrupt()\n{around}")
+  assert ended.returncode == 130
+  assert ended.stdout == ""
+  assert ended.stderr == INTERRUPTED
+
+
+def test_whoever_ignores_interrupts_goes_on_ignoring_them():
+  ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+  ended = program(f"{ignore}\nstop.quit_on_interrupt()")
+  assert (ended.returncode, ended.stdout, ended.stderr) == (0, "still here\n", "")
+
+
 def test_handlers_are_as_before_after_training_whether_it_ends_or_fails():
   before = [signal.getsignal(number) for number in NUMBERS]
   with StopSignal():
@@ -91,10 +127,10 @@ def test_the_step_in_which_a_signal_comes_is_finished_and_saved(
   assert training.metrics(tmp_path, "eval") == []
 
 
-def start(*arguments):
+def start(*arguments, name=IMAGE, options=()):
   """Starts the trainer as a user does."""
   return subprocess.Popen(
-    [sys.executable, "-m", "tfpipe.trainer", f"--model={IMAGE}", *arguments],
+    [sys.executable, *options, "-m", "tfpipe.trainer", f"--model={name}", *arguments],
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
@@ -110,6 +146,30 @@ def wait_for(process, pattern):
     if re.search(pattern, line):
       return line
   raise AssertionError(f"no line matches {pattern}:\n" + "".join(lines))
+
+
+@pytest.mark.parametrize(
+  ("options", "line"),
+  [
+    # In the imports of the trainer, of TensorFlow, and in the trace of the step.
+    (("-X", "importtime"), r"\| +absl\.flags$"),
+    ((), r"^experiment "),
+    ((), r"^building the step"),
+  ],
+)
+def test_an_interrupt_before_the_first_step_ends_the_program_in_one_line(
+  tmp_path, options, line
+):
+  arguments = (f"--logdir={tmp_path}", "--mode=train")
+  with start(*arguments, name=AMOEBANET, options=options) as process:
+    wait_for(process, line)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout
+    rest = process.stdout.read()
+  assert process.returncode == 130
+  assert "Traceback" not in rest
+  assert rest.endswith(INTERRUPTED)
+  assert {path.name for path in tmp_path.iterdir()} <= {"params.txt"}
 
 
 def test_a_program_killed_and_one_asked_to_stop_continue_as_if_nothing_had_happened(

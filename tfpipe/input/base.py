@@ -118,6 +118,15 @@ class Input:
       )
     return n // p.batch_size if p.last_batch == "drop" else -(-n // p.batch_size)
 
+  def check_data(self) -> None:
+    """Looks for the data before anything is made for it; touches no device.
+
+    Raises:
+      ValueError: if a batch is larger than the data, or it is not what Params say.
+      LookupError: if the data is not there.
+    """
+    _ = self.steps_per_epoch
+
   def dataset(self, start_step: int = 0) -> tf.data.Dataset:
     """Gives the batches of steps start_step, start_step + 1, ...
 

@@ -164,6 +164,11 @@ class EmbeddedImageInput(AugmentedImageInput):
     """Examples of the split."""
     return embedded.FASHION_MNIST_SIZES[self.params.split]
 
+  def check_data(self) -> None:
+    """Reads the shipped file; see `Input.check_data`."""
+    super().check_data()
+    embedded.fashion_mnist(self.params.split)
+
   def _reader(self) -> Reader:
     pixels, classes = embedded.fashion_mnist(self.params.split)
     with tf.device("CPU:0"):

@@ -18,7 +18,7 @@ from tfpipe.input.base import permuted
 from tfpipe.input.image_input import AugmentedImageInput
 from tfpipe.lazy import tf
 from tfpipe.params import InstantiableParams
-from tfpipe.spelling import nearest
+from tfpipe.spelling import nearest, nearest_or_all
 
 if TYPE_CHECKING:
   import tensorflow_datasets as tfds
@@ -77,6 +77,17 @@ class TfdsImageInput(AugmentedImageInput):
       ValueError: if it has no such split, or not what Params say.
     """
     return self._split.num_examples
+
+  def check_data(self) -> None:
+    """Looks for the folder, the split and its files; see `Input.check_data`."""
+    super().check_data()
+    paths = [Path(part.filename) for part in self._split.file_instructions]
+    absent = [path for path in paths if not path.is_file()]
+    if absent:
+      raise LookupError(
+        f"{len(absent)} of the {len(paths)} files of {self.params.dataset}, split "
+        f"{self.params.split!r}, are missing; the first is {absent[0]}"
+      )
 
   @functools.cached_property
   def _builder(self) -> tfds.core.DatasetBuilder:
@@ -231,18 +242,42 @@ def _check_builder(
 
 
 def _missing_message(data_dir: str, dataset: str) -> str:
-  """Says what is missing, where, and which command prepares it."""
+  """Says what is missing, where, and which command prepares it, or what was meant."""
+  absent = f"TfdsImageInput.dataset = {dataset!r} is not in {data_dir}"
+  root = Path(data_dir).expanduser()
+  name = dataset.partition("/")[0]
+  others = sorted(path.parent for path in (root / name).rglob(METADATA))
+  if others:
+    found = ", ".join(str(path.relative_to(root)) for path in others)
+    return f"{absent}, which has {found}"
+  unknown = _unknown_to_tfds(dataset, [path.name for path in root.glob("*")])
+  if unknown:
+    return f"{absent}, and {unknown}"
   if dataset == "fashion_mnist":
     options = "--source=auto"
   elif dataset in NEEDS_MANUAL_DIR:
     options = "--manual_dir=FOLDER_OF_DOWNLOADS --allow_download"
   else:
     return (
-      f"dataset {dataset!r} is not in {data_dir}; tfpipe downloads nothing: prepare it "
-      f"with tfds build {dataset} --data_dir={data_dir}"
+      f"{absent}; tfpipe downloads nothing: prepare it with tfds build {dataset} "
+      f"--data_dir={data_dir}"
     )
   return (
-    f"dataset {dataset!r} is not in {data_dir}; tfpipe downloads nothing: prepare it "
-    f"with python -m tools.prepare_data --dataset={dataset} --data_dir={data_dir} "
-    f"{options}"
+    f"{absent}; tfpipe downloads nothing: prepare it with python -m tools.prepare_data "
+    f"--dataset={dataset} --data_dir={data_dir} {options}"
   )
+
+
+def _unknown_to_tfds(dataset: str, folders: list[str]) -> str:
+  """Says which part of a name tfds does not know, and what is near; else ''."""
+  import tensorflow_datasets as tfds
+
+  name, _, rest = dataset.partition("/")
+  names = tfds.list_builders(with_community_datasets=False)
+  if name not in names:
+    return f"tfds knows no {name!r}{nearest(name, [*names, *folders])}"
+  config = rest.partition("/")[0]
+  configs: Any = tfds.builder_cls(name).builder_configs
+  if config and not _version(Path(config)) and config not in configs:
+    return f"{name} has no configuration {config!r}{nearest_or_all(config, configs)}"
+  return ""

@@ -67,7 +67,7 @@ class Trainer:
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
     self._first_step = self._saved_step = run.step
-    # Missing data is found here, before the first step.
+    # What is wrong with the data is found here, before the first step.
     if trains:
       self._metrics.mend()
       self._batches = iter(run.input.dataset(start_step=run.step))

@@ -20,6 +20,7 @@ from tfpipe.schedule import (
   zero_bubble,
 )
 from tfpipe.schedule.action import KINDS, Action, Kind
+from tfpipe.schedule.generate import SizeError
 from tfpipe.schedule.memory import InFlight, in_flight
 from tfpipe.schedule.schedule import Schedule, dependencies, order
 from tfpipe.schedule.validate import validate
@@ -33,6 +34,7 @@ __all__ = [
   "InFlight",
   "Kind",
   "Schedule",
+  "SizeError",
   "dependencies",
   "get",
   "in_flight",
@@ -112,7 +114,7 @@ def make(
 
   Raises LookupError for an unknown name, OSError for a file that cannot be read, and
   ValueError for an option that the schedule does not have (OPTIONS), for a value it
-  does not allow, and for a file that is not sound.
+  does not allow (SizeError), and for a file that is not sound.
   """
   options = {
     "stages_per_device": stages_per_device,

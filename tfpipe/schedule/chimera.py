@@ -10,7 +10,7 @@ backward halving) and 3.6 (more than two pipes).
 from __future__ import annotations
 
 from tfpipe.schedule.action import Action
-from tfpipe.schedule.generate import check_even, check_sizes, finish
+from tfpipe.schedule.generate import SizeError, check_even, check_sizes, finish
 from tfpipe.schedule.schedule import Schedule
 
 __all__ = ["doubling", "halving", "schedule"]
@@ -88,10 +88,9 @@ def _grid(
   check_even(name, "num_devices", num_devices)
   pairs = [f for f in range(1, num_devices) if num_devices // 2 % f == 0]
   if type(num_pairs) is not int or num_pairs not in pairs:
-    raise ValueError(
-      f"{name}: num_pairs is {num_pairs!r}: expected one of "
-      f"{', '.join(map(str, pairs))}, the divisors of half of {num_devices} devices"
-    )
+    divisors = ", ".join(map(str, pairs))
+    allowed = f"one of {divisors}, the divisors of half of {num_devices} devices"
+    raise SizeError(name, "num_pairs", num_pairs, allowed)
   placement = _placement(num_devices, num_pairs)
   slots: list[list[tuple[int, Action]]] = [[] for _ in range(num_devices)]
   unit = size * num_devices

@@ -12,6 +12,7 @@ from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule
 
 __all__ = [
+  "SizeError",
   "Work",
   "alternate",
   "check_even",
@@ -28,22 +29,38 @@ Work = tuple[int, int]
 """A stage and a micro-batch."""
 
 
+class SizeError(ValueError):
+  """A size or option that a schedule does not allow.
+
+  Attributes:
+    field: its name, as `schedule.make` calls it.
+    value: what was given.
+    allowed: what it must be, as text.
+  """
+
+  def __init__(self, name: str, field: str, value: object, allowed: str) -> None:
+    super().__init__(f"{name}: {field} is {value!r}: expected {allowed}")
+    self.field = field
+    self.value = value
+    self.allowed = allowed
+
+
 def check_number(name: str, field: str, value: int, low: int = 1) -> None:
-  """Raises ValueError unless a value is a whole number and not below `low`."""
+  """Raises SizeError unless a value is a whole number and not below `low`."""
   if type(value) is not int or value < low:
-    raise ValueError(f"{name}: {field} is {value!r}: expected a whole number >= {low}")
+    raise SizeError(name, field, value, f"a whole number >= {low}")
 
 
 def check_sizes(name: str, num_devices: int, num_micro_batches: int) -> None:
-  """Raises ValueError, naming the schedule, unless both are whole numbers >= 1."""
+  """Raises SizeError, naming the schedule, unless both are whole numbers >= 1."""
   check_number(name, "num_devices", num_devices)
   check_number(name, "num_micro_batches", num_micro_batches)
 
 
 def check_even(name: str, field: str, value: int) -> None:
-  """Raises ValueError unless a value is an even whole number >= 2."""
+  """Raises SizeError unless a value is an even whole number >= 2."""
   if type(value) is not int or value < 2 or value % 2:
-    raise ValueError(f"{name}: {field} is {value!r}: expected an even number >= 2")
+    raise SizeError(name, field, value, "an even number >= 2")
 
 
 def straight(num_devices: int) -> tuple[int, ...]:

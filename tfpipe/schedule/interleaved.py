@@ -8,6 +8,7 @@ Megatron-LM" (2021), section 2.2.2 and figure 4; groups of any size as in Megatr
 from __future__ import annotations
 
 from tfpipe.schedule.generate import (
+  SizeError,
   Work,
   alternate,
   check_number,
@@ -110,10 +111,8 @@ def _group_size(
   if num_micro_batches < num_devices:
     allowed = [num_micro_batches]
   if size not in allowed:
-    raise ValueError(
-      f"{name}: group_size is {size!r}: expected one of {_listed(allowed)} "
-      f"with {num_devices} devices and {num_micro_batches} micro-batches"
-    )
+    sizes = f"{num_devices} devices and {num_micro_batches} micro-batches"
+    raise SizeError(name, "group_size", size, f"one of {_listed(allowed)} with {sizes}")
   return padded if num_micro_batches < num_devices else size
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import deque
 
 from tfpipe.schedule.action import Action, Kind
+from tfpipe.schedule.generate import SizeError
 
 __all__ = ["VList", "check_two"]
 
 
 def check_two(name: str, stages_per_device: int) -> None:
-  """Raises ValueError unless there are two stages a device."""
+  """Raises SizeError unless there are two stages a device."""
   if stages_per_device != 2:
-    raise ValueError(
-      f"{name}: stages_per_device is {stages_per_device!r}: expected 2, a V"
-    )
+    raise SizeError(name, "stages_per_device", stages_per_device, "2, a V")
 
 
 class VList:
