@@ -11,8 +11,9 @@ from tests.layers import conformance, conformance_text, profiler
 from tfpipe import cost
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.nested_map import NestedMap
-from tfpipe.pipeline.cell import CellFunction, flat_args
+from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.gradient import GradientKey
+from tfpipe.pipeline.layer_function import LayerFunction
 
 # Of central differences: small against the bends of ReLU and max pool, large against
 # rounding. Where a direction meets a bend the difference is off by some percent.
@@ -98,24 +99,27 @@ def test_params_survive_copy_text_and_pickle(factory, inputs, side):
   assert params.ToText() == factory().ToText()
 
 
-def _cell_function(tf, factory, inputs, side):
+def _layer_function(tf, factory, inputs, side):
   specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
-  return CellFunction(
-    [factory().Instantiate()],
+  return LayerFunction(
+    factory().Instantiate(),
     tuple(specs),
     {name: tf.TensorSpec(x.shape, x.dtype) for name, x in (side or {}).items()},
     do_eval=False,
-    remat_layers=False,
+    execution=Execution(),
   )
 
 
 @by_row
 def test_one_trace_serves_all_calls(tf, factory, inputs, side):
-  function = _cell_function(tf, factory, inputs, side)
+  function = _layer_function(tf, factory, inputs, side)
   theta, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
-  seeds = tf.zeros([len(function.layers[0].seeds()), 3], tf.int64)
-  args = flat_args(list(theta.values()), seeds, *rest)
-  outputs = [function.outputs(function.forward(args)).tensors for _ in range(2)]
+  seeds = tf.zeros([function.num_seeds, 3], tf.int64)
+  args = tf.nest.flatten([list(theta.values()), seeds, *rest])
+  forward = tf.function(
+    lambda: function.forward([args[place] for place in function.forward.reads])
+  )
+  outputs = [forward() for _ in range(2)]
   assert function.num_traces == 1
   for first, second in zip(*outputs, strict=True):
     np.testing.assert_array_equal(first, second)
@@ -123,8 +127,8 @@ def test_one_trace_serves_all_calls(tf, factory, inputs, side):
 
 @by_row
 def test_a_layer_that_says_so_splits_its_backward(tf, factory, inputs, side):
-  function = _cell_function(tf, factory, inputs, side)
-  (layer,) = function.layers
+  function = _layer_function(tf, factory, inputs, side)
+  layer = function.layer
   theta = [i for i, w in enumerate(layer.weights().values()) if w.trainable]
   specs = tf.nest.flatten(function.out_specs)
   dys = tuple(isinstance(s, tf.TensorSpec) and s.dtype.is_floating for s in specs)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.optimizers.training import Training, assert_same_bits, random_gradients
+from tests.pipeline import graphs
 from tfpipe.optimizers import Adafactor, Adam
 
 SHAPES = {"a": (50, 7), "b": (300,), "c": (20, 30), "d": (), "e": (9, 11), "f": (5,)}
@@ -30,18 +31,20 @@ def ops_by_device(tf, training, gradients):
   from tensorflow.python.eager import context
 
   tensors = {name: tf.constant(value) for name, value in gradients.items()}
+  function = training.function.get_concrete_function(tensors, tf.constant(2.0))
+  library = graphs.library(function)
   context.context().executor.wait()
   context.enable_graph_collection()
   try:
-    training.function(tensors, tf.constant(2.0))
-    graphs = context.export_run_metadata().partition_graphs
+    function(tensors, tf.constant(2.0))
+    partitions = context.export_run_metadata().partition_graphs
   finally:
     context.disable_graph_collection()
   counts = {}
-  for graph in graphs:
-    ops = Counter(node.op for node in graph.node)
+  for partition in partitions:
+    ops = Counter(n.op for node in partition.node for n in graphs.inside(node, library))
     if "ReadVariableOp" in ops:
-      counts["/device:" + graph.node[0].device.split("/device:")[1]] = ops
+      counts["/device:" + partition.node[0].device.split("/device:")[1]] = ops
   return counts
 
 

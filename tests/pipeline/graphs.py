@@ -30,16 +30,51 @@ def network_nodes(tf, network: str, remat: str) -> dict[str, list]:
 
 
 def nodes_by_device(tf, function, batch: harness.Arrays) -> dict[str, list]:
-  """Runs a step once; gives the nodes on each device, after all optimization."""
+  """Runs a step once; gives the nodes on each device, after all optimization.
+
+  A call that is left then is replaced by what it calls, which has no device of its own.
+  """
+  metadata = _run(tf, function, batch)
+  functions = library(function)
   nodes: dict[str, list] = {}
-  for node in all_nodes(tf, function, batch):
+  for node in (node for graph in metadata.partition_graphs for node in graph.node):
     if node.op not in _TRANSPORT:
-      nodes.setdefault("/device:" + node.device.split("device:")[1], []).append(node)
+      device = "/device:" + node.device.split("device:")[1]
+      nodes.setdefault(device, []).extend(inside(node, functions))
   return nodes
+
+
+def library(function) -> dict:
+  """Gives the functions that a traced function calls, by name."""
+  functions = function.graph.as_graph_def().library.function
+  return {f.signature.name: f for f in functions}
+
+
+def inside(node, functions) -> list:
+  """Replaces a call by the nodes of what it calls, and so on; or gives the node."""
+  names = [a.func.name for a in node.attr.values() if a.HasField("func")]
+  # Where some outputs are not read, a copy without them is called.
+  called = [functions[name.split("_specialized_for_")[0]] for name in names]
+  if not called:
+    return [node]
+  found = []
+  for part in (n for function in called for n in function.node_def):
+    assert not part.device
+    copy = type(node)()
+    copy.CopyFrom(part)
+    copy.name = f"{node.name}/{part.name}"
+    found += inside(copy, functions)
+  return found
 
 
 def all_nodes(tf, function, batch: harness.Arrays) -> list:
   """Runs a step once; gives the nodes of all devices, with those that send tensors."""
+  graphs = _run(tf, function, batch).partition_graphs
+  return [node for graph in graphs for node in graph.node]
+
+
+def _run(tf, function, batch: harness.Arrays):
+  """Runs a step once; gives the graphs that TensorFlow made of it."""
   from tensorflow.python.eager import context
 
   tensors = {name: tf.constant(array) for name, array in batch.items()}
@@ -47,10 +82,9 @@ def all_nodes(tf, function, batch: harness.Arrays) -> list:
   context.enable_graph_collection()
   try:
     function(tensors)
-    graphs = context.export_run_metadata().partition_graphs
+    return context.export_run_metadata()
   finally:
     context.disable_graph_collection()
-  return [node for graph in graphs for node in graph.node]
 
 
 def kind(node) -> str:

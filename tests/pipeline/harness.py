@@ -12,6 +12,7 @@ from tfpipe.layers.base import Layer
 from tfpipe.optimizers import Learner, Momentum
 from tfpipe.params import InstantiableParams
 from tfpipe.pipeline import placement
+from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.pipeline import Pipeline
 
 Arrays = Mapping[str, np.ndarray]
@@ -73,8 +74,7 @@ def make_pipeline(
     input_fields=input_fields,
     seed=seed,
     remat_layers=remat == "layer",
-    xla=xla,
-    serial=serial,
+    execution=Execution(serial=serial, xla=xla),
   )
 
 

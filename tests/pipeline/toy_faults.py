@@ -139,3 +139,18 @@ class Wide(Body):
   def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
     self.AddLoss(tf.reduce_sum(tf.cast(x, tf.float64)))
     return tf.matmul(x, theta.w)
+
+
+class Thrice(Body):
+  """Hands x on twice, beside what it computes: three gradients of x are added."""
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
+    return x, x, tf.matmul(x, theta.w)
+
+
+class Mix(Layer):
+  """Adds up what `Thrice` gives, each in its own measure."""
+
+  def FProp(self, theta: NestedMap, *inputs: Any) -> Any:
+    x, again, y = inputs
+    return y + 0.3 * x + again

@@ -1,4 +1,4 @@
-"""Gradients on their way to an update: complete, dense, and measured where they are."""
+"""Gradients on their way to an update: complete and dense, where their weights are."""
 
 from __future__ import annotations
 
@@ -52,29 +52,3 @@ def _dense(name: str, weight: tf.Variable, gradient: Gradient) -> tf.Tensor:
     rows = tf.cast(gradient.values, tf.float32)
     return tf.math.unsorted_segment_sum(rows, gradient.indices, weight.shape[0])
   return tf.cast(gradient, tf.float32)
-
-
-def half_squares(
-  weights: Mapping[str, tf.Variable], tensors: Mapping[str, tf.Tensor]
-) -> tf.Tensor:
-  """Returns `sum(x²)/2` of each tensor, `[len(tensors)]` float32 in their order.
-
-  Each is computed on the device of the weight of the same name. The values of a device
-  travel together; neither they nor their order depend on which weights share a device.
-  """
-  groups: dict[str, list[str]] = {}
-  for name in tensors:
-    groups.setdefault(weights[name].device, []).append(name)
-  parts = []
-  for device, names in groups.items():
-    with tf.device(device):
-      parts.append(tf.stack([tf.nn.l2_loss(tensors[name]) for name in names]))
-  arrived = [name for names in groups.values() for name in names]
-  places = {name: place for place, name in enumerate(arrived)}
-  with tf.device(HOST):
-    return tf.gather(tf.concat(parts, axis=0), [places[name] for name in tensors])
-
-
-def sum_of_halves(halves: tf.Tensor) -> tf.Tensor:
-  """Returns the sum of a float32 vector as a float64 scalar, which cannot overflow."""
-  return tf.reduce_sum(tf.cast(halves, tf.float64))

@@ -7,8 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
-from tfpipe.optimizers.gradients import HOST, half_squares, sum_of_halves
-from tfpipe.optimizers.state import SKIPS, STEP, static_shape
+from tfpipe.optimizers.gradients import HOST
+from tfpipe.optimizers.groups import (
+  Function,
+  Group,
+  Kind,
+  by_device,
+  call_all,
+  groups,
+  handles,
+  read,
+  trace,
+)
+from tfpipe.optimizers.state import SKIPS, STEP
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.base import Optimizer
@@ -30,6 +41,9 @@ class Update:
   l2: float
   ema_decay: float
   ema_ramp: bool
+  _functions: dict[tuple[str, Kind], Function] = dataclasses.field(
+    default_factory=dict, compare=False
+  )
 
   def run(
     self,
@@ -53,22 +67,19 @@ class Update:
     with tf.device(HOST):
       usable = (weight > 0) & tf.math.is_finite(weight)
       divisor = tf.where(usable, weight, 1.0)
-    gradients = [
-      self._mean_gradients(replica, replica_sums, divisor, l2_names)
-      for replica, replica_sums in zip(replicas, sums, strict=True)
-    ]
-    halves = half_squares(first.weights, gradients[0])
+    found = groups(first, l2_names)
+    halves = self._halves(found, first, sums[0], divisor)
     l2_loss = self._l2_loss(first, l2_names)
     with tf.device(HOST):
       nonfinite = ~tf.math.is_finite(halves)
       applied = usable & ~tf.reduce_any(nonfinite)
-      norm = tf.cast(tf.sqrt(2 * sum_of_halves(halves)), tf.float32)
+      norm = tf.cast(tf.sqrt(2 * _sum(halves)), tf.float32)
       factor = self._clip_factor(norm)
       learning_rate = self._rate(first)
       skips = first.state[SKIPS] + 1
     skips = tf.cond(
       applied,
-      lambda: self._assign(replicas, gradients, factor, learning_rate),
+      lambda: self._assign(replicas, sums, l2_names, (divisor, factor, learning_rate)),
       lambda: skips,
     )
     for replica in replicas:
@@ -108,30 +119,97 @@ class Update:
       return rate
     return rate * self.schedule.value(replica.state[STEP])
 
-  def _mean_gradients(
-    self,
-    replica: Replica,
-    sums: Tensors,
-    divisor: tf.Tensor,
-    l2_names: Sequence[str],
-  ) -> dict[str, tf.Tensor]:
-    """Returns the gradients of the mean loss, with the L2 term."""
-    gradients = {}
-    for name, gradient_sum in sums.items():
-      weight = replica.weights[name]
-      with tf.device(weight.device):
-        gradient = gradient_sum / divisor
-        gradients[name] = gradient
-        if name in l2_names:
-          gradients[name] += self.l2 * weight
-    return gradients
+  def _halves(
+    self, found: Sequence[Group], replica: Replica, sums: Tensors, divisor: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns `sum(x²)/2` of each mean gradient, in the order of the weights."""
+    own = {
+      group: [
+        *[sums[name] for name in group.names],
+        *handles([replica.weights[name] for name in group.names]),
+      ]
+      for group in found
+    }
+    return self._gathered("halves", own, [divisor], list(replica.weights))
 
   def _l2_loss(self, replica: Replica, l2_names: Sequence[str]) -> tf.Tensor:
     if not l2_names:
       return tf.constant(0.0)
-    weights = {name: replica.weights[name] for name in l2_names}
-    total = sum_of_halves(half_squares(replica.weights, weights))
-    return tf.cast(self.l2 * total, tf.float32)
+    own = {
+      group: handles([replica.weights[name] for name in group.names])
+      for group in groups(replica, l2_names)
+    }
+    halves = self._gathered("l2_halves", own, [], list(replica.weights))
+    with tf.device(HOST):
+      return tf.cast(self.l2 * _sum(halves), tf.float32)
+
+  def _gathered(
+    self,
+    name: str,
+    own: Mapping[Group, Sequence[tf.Tensor]],
+    shared: Sequence[tf.Tensor],
+    order: Sequence[str],
+  ) -> tf.Tensor:
+    """Calls a function of each group; returns its value for each weight, in order.
+
+    The values of a device travel together; neither they nor their order depend on which
+    weights share a device.
+    """
+    vectors, names = [], []
+    for device, found in by_device(list(own)).items():
+      functions = [self._function(name, group.kind) for group in found]
+      with tf.device(device):
+        vectors += call_all(functions, shared, [own[group] for group in found])
+      names += [weight for group in found for weight in group.names]
+    places = {weight: place for place, weight in enumerate(names)}
+    with tf.device(HOST):
+      return tf.gather(tf.concat(vectors, axis=0), [places[name] for name in order])
+
+  def _function(self, name: str, kind: Kind) -> Function:
+    """Gives a function of groups of a kind; traced once."""
+    makers = {
+      "halves": self._make_halves,
+      "l2_halves": self._make_l2_halves,
+      "assign": self._make_assign,
+    }
+    key = (name, kind)
+    if key not in self._functions:
+      self._functions[key] = makers[name](kind)
+    return self._functions[key]
+
+  def _make_halves(self, kind: Kind) -> Function:
+    """Makes the function (divisor, sums, weights) → sum(x²)/2 of the gradients."""
+    count = len(kind.shapes)
+
+    def body(divisor: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
+      halves = []
+      for shape, l2, total, handle in zip(
+        *kind, args[:count], args[count:], strict=True
+      ):
+        weight = read(handle, shape) if l2 else None
+        halves.append(tf.nn.l2_loss(self._mean_gradient(total, divisor, weight)))
+      return [tf.stack(halves)]
+
+    return trace(body, [tf.TensorSpec([]), *_specs(kind), *_handle_specs(count)])
+
+  def _make_l2_halves(self, kind: Kind) -> Function:
+    """Makes the function (weights) → sum(x²)/2 of those with an L2 term, else 0."""
+
+    def body(*variables: tf.Tensor) -> list[tf.Tensor]:
+      halves = [
+        tf.nn.l2_loss(read(handle, shape)) if l2 else tf.zeros([])
+        for shape, l2, handle in zip(*kind, variables, strict=True)
+      ]
+      return [tf.stack(halves)]
+
+    return trace(body, _handle_specs(len(kind.shapes)))
+
+  def _mean_gradient(
+    self, total: tf.Tensor, divisor: tf.Tensor, weight: tf.Tensor | None
+  ) -> tf.Tensor:
+    """Returns a gradient of the mean loss, with the L2 term of a weight."""
+    gradient = total / divisor
+    return gradient if weight is None else gradient + self.l2 * weight
 
   def _clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
     if not self.clip_norm:
@@ -141,54 +219,97 @@ class Update:
   def _assign(
     self,
     replicas: Sequence[Replica],
-    gradients: Sequence[Tensors],
-    factor: tf.Tensor,
-    learning_rate: tf.Tensor,
+    sums: Sequence[Tensors],
+    l2_names: Sequence[str],
+    scalars: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
   ) -> tf.Tensor:
-    """Assigns the update to all variables; returns 0, the consecutive skips."""
+    """Assigns the update to all variables; returns 0, the consecutive skips.
+
+    Args:
+      replicas: the variables of each local replica.
+      sums: gradient sums of each of them.
+      l2_names: the weights with an L2 term.
+      scalars: divisor of the sums, factor of the mean gradients, learning rate.
+    """
     with tf.device(HOST):
       step = replicas[0].state[STEP] + 1
       count = tf.cast(step, tf.float32)
       ema_rate = 1 - self._ema_decay(count)
-    for replica, replica_gradients in zip(replicas, gradients, strict=True):
-      for name, gradient in replica_gradients.items():
-        with tf.device(replica.weights[name].device):
-          if self.clip_norm:
-            gradient *= factor
-          new_weight = self._assign_weight(
-            replica, name, gradient, learning_rate, count
-          )
-          if self.ema_decay:
-            average = replica.state[f"ema/{name}"]
-            average.assign_sub(ema_rate * (average - new_weight))
+    shared = [*scalars, count, ema_rate]
+    for replica, replica_sums in zip(replicas, sums, strict=True):
+      for device, found in by_device(groups(replica, l2_names)).items():
+        functions = [self._function("assign", group.kind) for group in found]
+        own = [
+          [
+            *[replica_sums[name] for name in group.names],
+            *handles(self._variables(replica, group)),
+          ]
+          for group in found
+        ]
+        with tf.device(device):
+          call_all(functions, shared, own)
       replica.state[STEP].assign(step)
     return tf.zeros_like(step)
 
-  def _assign_weight(
-    self,
-    replica: Replica,
-    name: str,
-    gradient: tf.Tensor,
-    learning_rate: tf.Tensor,
-    count: tf.Tensor,
-  ) -> tf.Tensor:
-    """Assigns a weight and its slots; returns the new value of the weight."""
-    weight = replica.weights[name]
-    slots = {
-      slot: replica.state[f"slots/{name}/{slot}"]
-      for slot in self.optimizer.slot_specs(static_shape(weight))
-    }
-    values = {slot: tf.identity(variable) for slot, variable in slots.items()}
-    new_weight, new_values = self.optimizer.update(
-      tf.identity(weight), gradient, values, learning_rate, count
-    )
-    weight.assign(new_weight)
-    for slot, variable in slots.items():
-      variable.assign(new_values[slot])
-    return new_weight
+  def _variables(self, replica: Replica, group: Group) -> list[tf.Variable]:
+    """Lists each weight of a group, its slots, and its average if there is one."""
+    variables = []
+    for name, shape in zip(group.names, group.kind.shapes, strict=True):
+      entries = [f"slots/{name}/{slot}" for slot in self.optimizer.slot_specs(shape)]
+      entries += [f"ema/{name}"] if self.ema_decay else []
+      variables += [replica.weights[name], *[replica.state[e] for e in entries]]
+    return variables
+
+  def _make_assign(self, kind: Kind) -> Function:
+    """Makes the function (scalars, sums, variables) that updates the variables."""
+    slots = [self.optimizer.slot_specs(shape) for shape in kind.shapes]
+    sizes = [1 + len(own) + bool(self.ema_decay) for own in slots]
+
+    def body(*args: tf.Tensor) -> list[tf.Tensor]:
+      divisor, factor, rate, count, ema_rate, *rest = args
+      totals, variables = rest[: len(sizes)], iter(rest[len(sizes) :])
+      for shape, l2, own, total in zip(*kind, slots, totals, strict=True):
+        handle = next(variables)
+        weight = read(handle, shape)
+        gradient = self._mean_gradient(total, divisor, weight if l2 else None)
+        if self.clip_norm:
+          gradient *= factor
+        places = {slot: next(variables) for slot in own}
+        values = {slot: read(places[slot], own[slot].shape) for slot in own}
+        new_weight, new_values = self.optimizer.update(
+          weight, gradient, values, rate, count
+        )
+        _assign(handle, new_weight)
+        for slot, place in places.items():
+          _assign(place, new_values[slot])
+        if self.ema_decay:
+          average = next(variables)
+          move = ema_rate * (read(average, shape) - new_weight)
+          tf.raw_ops.AssignSubVariableOp(resource=average, value=move)
+      return []
+
+    scalars = [tf.TensorSpec([])] * 5
+    return trace(body, [*scalars, *_specs(kind), *_handle_specs(sum(sizes))])
 
   def _ema_decay(self, count: tf.Tensor) -> tf.Tensor:
     decay = tf.constant(self.ema_decay)
     if not self.ema_ramp:
       return decay
     return tf.minimum(decay, (1 + count) / (10 + count))
+
+
+def _assign(handle: tf.Tensor, value: tf.Tensor) -> None:
+  tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _specs(kind: Kind) -> list[tf.TensorSpec]:
+  return [tf.TensorSpec(shape) for shape in kind.shapes]
+
+
+def _handle_specs(count: int) -> list[tf.TensorSpec]:
+  return [tf.TensorSpec([], tf.resource)] * count
+
+
+def _sum(halves: tf.Tensor) -> tf.Tensor:
+  """Returns the sum of a float32 vector as a float64 scalar, which cannot overflow."""
+  return tf.reduce_sum(tf.cast(halves, tf.float64))

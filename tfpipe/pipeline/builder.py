@@ -1,32 +1,32 @@
 """Builds the graph of one step: each action of a schedule on its device, in order.
 
     for every action, in an order that all devices' lists agree with:
-      under the device of its stage, after that device's previous action:
-        F   call the cell; keep what the gradient needs of it, unless R follows
-        R   call it again and keep that
-        B   compute the gradient of the input
-        W   compute the gradients of the weights and add them to the sums
-        BW  both at once
+      under the device of its stage, after that device's previous action, call what
+        F   computes the cell; keep what the gradient needs of it, unless R follows
+        R   computes it again and keep that
+        B   computes the gradient of the input
+        W   computes the gradients of the weights and adds them to the sums
+        BW  does both at once
 
-Nothing here knows the name of a schedule.
+So an action is one node. Nothing here knows the name of a schedule.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.cell import Cell, CellOutputs, flat_args, make_gradients
+from tfpipe.pipeline.call import Function, trace
+from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
+from tfpipe.pipeline.cell_function import CellCall, Sums
 from tfpipe.pipeline.clock import Clock
-from tfpipe.pipeline.step_result import Metrics, StepResult, accumulate, pool, total
+from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
-
-_Nest = TypeVar("_Nest")
 
 
 class _Copy(NamedTuple):
@@ -53,6 +53,7 @@ class StepBuilder:
     trainable: frozenset[str],
     seed_keys: Mapping[str, int],
     input_fields: Sequence[str],
+    remat_layers: bool = False,
   ) -> None:
     self._cells = cells
     self._schedule = schedule
@@ -66,7 +67,9 @@ class StepBuilder:
     }
     # Evaluation has no backward.
     backward = any("B" in action.kind for action in self._order)
-    self._gradients = make_gradients(cells, trainable) if backward else []
+    self._gradients = (
+      make_gradients(cells, trainable, remat_layers=remat_layers) if backward else []
+    )
 
   def keeps(self, action: Action, micro_batch: int) -> bool:
     """Says whether a forward is the one whose values the gradient uses."""
@@ -110,7 +113,8 @@ class _Step:
     self._times: list[tf.Tensor] = []
     self._num = builder._schedule.num_micro_batches
     self._batch = batch
-    self._last: dict[str, list[tf.Operation]] = {d: [] for d in builder._devices}
+    # Handed from action to action of a device: each begins when the one before ends.
+    self._tokens = {device: _on(device, step) for device in builder._devices}
     self._inputs: dict[_Place, list[tf.Tensor]] = {}
     self._calls: dict[_Place, list[tf.Tensor]] = {}
     self._dys: dict[_Place, list[tf.Tensor]] = {}
@@ -126,15 +130,19 @@ class _Step:
     ]
     self._feeds = {copy: self._feed(copy) for copy in copies}
     self._theta = {copy: self._read(copy) for copy in copies}
-    self._accumulate = tf.function(accumulate, autograph=False)
+    self._keys = {copy: self._seed_keys(copy) for copy in copies}
+    rows = static_shape(next(iter(batch.values())))[0] // self._num
+    firsts = [m * rows for m in range(self._num)]
+    self._rows = tf.unstack(tf.constant(firsts, tf.int64))
 
   def run(self) -> StepResult:
     # U needs no node of its own: the update depends on the sums.
     for action in self._b.timed_actions():
       self._read_clock(action)
       for m in action.micro_batches:
-        with self._place(action, m):
-          self._run(action, m)
+        device = self._device(_Copy(action.stage, action.pipe))
+        with tf.device(device), tf.name_scope(_scope(action, m)):
+          self._act(action, m)
       self._read_clock(action)
     return self._result()
 
@@ -146,35 +154,25 @@ class _Step:
     sent = {"F": self._inputs, "B": self._dys, "BW": self._dys}.get(action.kind, {})
     places = [(action.stage, m) for m in action.micro_batches]
     arrived = [tensor for place in places for tensor in sent.get(place, [])]
-    scope = tf.name_scope(_scope(action, action.micro_batch) + "clock/")
-    with tf.device(device), scope:
-      after = [*self._last[device], *_handed_on(arrived)]
-      with tf.control_dependencies(after):
+    with tf.name_scope(_scope(action, action.micro_batch) + "clock/"):
+      after = [_on(device, tensor) for tensor in [self._tokens[device], *arrived]]
+      with tf.device(device), tf.control_dependencies(after):
         self._times.append(self._clock.read())
-    self._last[device] = [self._times[-1].op]
+      with tf.control_dependencies(self._times[-1:]):
+        self._tokens[device] = _on(device, after[0])
 
-  def _run(self, action: Action, m: int) -> None:
+  def _act(self, action: Action, m: int) -> None:
     copy = _Copy(action.stage, action.pipe)
     if action.kind == "F":
       self._forward(copy, m, keeps=self._b.keeps(action, m))
     elif action.kind == "R":
-      self._call(copy, m, keeps=True)
+      self._recompute(copy, m)
     elif action.kind == "B":
       self._input_gradient(copy, m)
     elif action.kind == "W":
       self._weight_gradient(copy, m)
     else:
       self._backward(copy, m)
-
-  @contextlib.contextmanager
-  def _place(self, action: Action, m: int) -> Iterator[None]:
-    device = self._device(_Copy(action.stage, action.pipe))
-    with (
-      tf.device(device),
-      tf.control_dependencies(self._last[device]),
-      tf.name_scope(_scope(action, m)),
-    ):
-      yield
 
   def _device(self, copy: _Copy) -> str:
     return self._b._devices[self._b._schedule.placement[copy.pipe][copy.stage]]
@@ -188,93 +186,89 @@ class _Step:
       return micro_batch.split({n: self._batch[n] for n in names}, self._num)
 
   def _read(self, copy: _Copy) -> list[tf.Tensor]:
-    """Reads a stage's weights, once for each of its copies."""
+    """Reads a stage's weights, once for each of its copies, where they are."""
     names = self._b._cells[copy.stage].weight_names()
-    with tf.device(self._device(copy)), tf.name_scope(f"stage{copy.stage}/weights"):
-      return [tf.identity(self._b._weights[name].read_value()) for name in names]
+    found: dict[str, tf.Tensor] = {}
+    variables = {name: self._b._weights[name] for name in names}
+    for device in dict.fromkeys(v.device for v in variables.values()):
+      own = {name: v for name, v in variables.items() if v.device == device}
+      read = _reader(tuple(static_shape(v) for v in own.values()))
+      with tf.device(device), tf.name_scope(f"stage{copy.stage}/weights"):
+        found |= zip(own, read(*[v.handle for v in own.values()]), strict=True)
+    return [found[name] for name in names]
 
-  def _seeds(self, stage: int, m: int) -> tf.Tensor:
-    names = self._b._cells[stage].seed_names()
-    size = static_shape(next(iter(self._batch.values())))[0] // self._num
-    keys = tf.constant([self._b._seed_keys[name] for name in names], tf.int64)
-    rest = tf.stack([self._step, tf.constant(m * size, tf.int64)])
-    rows = tf.tile(rest[None], [len(names), 1])
-    return tf.concat([keys[:, None], rows], axis=1)
+  def _seed_keys(self, copy: _Copy) -> tf.Tensor:
+    names = self._b._cells[copy.stage].seed_names()
+    with tf.device(self._device(copy)):
+      return tf.constant([self._b._seed_keys[name] for name in names], tf.int64)
 
-  def _call(self, copy: _Copy, m: int, *, keeps: bool) -> CellOutputs:
-    """Calls the cell; what the gradient reads is kept if this call is for it."""
-    cell = self._b._cells[copy.stage]
+  def _args(self, copy: _Copy, m: int) -> list[tf.Tensor]:
     feed = self._feeds[copy][m]
-    side = {name: feed[name] for name in cell.side}
-    seeds, inputs, side = _handed_on(
-      (self._seeds(copy.stage, m), self._inputs[copy.stage, m], side)
+    return flat_args(
+      self._theta[copy],
+      (self._keys[copy], self._step, self._rows[m]),
+      self._inputs[copy.stage, m],
+      {name: feed[name] for name in self._b._cells[copy.stage].side},
     )
-    args = flat_args(self._theta[copy], seeds, inputs, side)
-    if keeps:
-      flat = self._b._gradients[copy.stage].forward(args)
-      self._calls[copy.stage, m] = [*args, *flat[cell.function.num_outputs :]]
-    else:
-      flat = cell.function.forward(args)
-    outputs = cell.function.outputs(flat)
-    self._done(copy, [*outputs.tensors, *outputs.losses])
-    return outputs
 
-  def _done(self, copy: _Copy, tensors: Sequence[tf.Tensor]) -> None:
-    """Lets the device's next action wait for these tensors."""
-    # The backward of a frozen stage may have none: then the chain stays as it is.
-    if tensors:
-      self._last[self._device(copy)] = [t.op for t in _handed_on(tensors)]
+  def _run(
+    self, copy: _Copy, function: CellCall, values: Sequence[tf.Tensor], *sums: Sums
+  ) -> list[tf.Tensor]:
+    """Calls a function of a cell, after all that its device was given before."""
+    device = self._device(copy)
+    found, self._tokens[device] = function(values, self._tokens[device], *sums)
+    return found
 
   def _forward(self, copy: _Copy, m: int, *, keeps: bool) -> None:
+    """Calls the cell; what the gradient reads is kept if this call is for it."""
     stage = copy.stage
+    function = self._b._cells[stage].function
     if stage == 0:
       feed = self._feeds[copy][m]
       self._inputs[0, m] = [feed[name] for name in self._b._input_fields]
-    outputs = self._call(copy, m, keeps=keeps)
+    args = self._args(copy, m)
+    if keeps:
+      flat = self._run(copy, self._b._gradients[stage].forward, args)
+      self._calls[stage, m] = [*args, *flat[function.num_outputs :]]
+    else:
+      flat = self._run(copy, function.forward, args)
+    outputs = function.outputs(flat)
     self._moments.setdefault(stage, {})[m] = outputs.moments
     self._added_losses[m] += outputs.losses
     if stage + 1 < len(self._b._cells):
       self._inputs[stage + 1, m] = outputs.tensors
     else:
-      self._metrics[m] = self._b._cells[stage].function.out.pack(outputs.tensors)
+      self._metrics[m] = function.pack(outputs.tensors)
+
+  def _recompute(self, copy: _Copy, m: int) -> None:
+    args = self._args(copy, m)
+    kept = self._run(copy, self._b._gradients[copy.stage].recompute, args)
+    self._calls[copy.stage, m] = [*args, *kept]
 
   def _backward(self, copy: _Copy, m: int) -> None:
     gradient = self._b._gradients[copy.stage]
-    found = gradient.backward(self._with_dys(copy, m))
-    dxs, dweights = found[: gradient.num_dxs], found[gradient.num_dxs :]
+    values = self._with_dys(copy, m)
+    found = self._run(copy, gradient.backward, values, self._sums.get(copy))
     del self._calls[copy.stage, m]
-    self._dys[copy.stage - 1, m] = dxs
-    self._done(copy, [*dxs, *self._add(copy, dweights)])
+    self._dys[copy.stage - 1, m] = found[: gradient.num_dxs]
+    self._sums[copy] = found[gradient.num_dxs :]
 
   def _input_gradient(self, copy: _Copy, m: int) -> None:
     gradient = self._b._gradients[copy.stage]
     values = self._with_dys(copy, m)
-    found = gradient.input_gradient(values)
+    found = self._run(copy, gradient.input_gradient, values)
     self._dys[copy.stage - 1, m] = found[: gradient.num_dxs]
-    # W waits for its turn in what it gets from here.
     self._calls[copy.stage, m] = [*values, *found[gradient.num_dxs :]]
-    self._done(copy, found)
 
   def _weight_gradient(self, copy: _Copy, m: int) -> None:
-    values = _handed_on(self._calls.pop((copy.stage, m)))
-    found = self._b._gradients[copy.stage].weight_gradient(values)
-    self._done(copy, self._add(copy, found))
+    function = self._b._gradients[copy.stage].weight_gradient
+    values = self._calls.pop((copy.stage, m))
+    self._sums[copy] = self._run(copy, function, values, self._sums.get(copy))
 
   def _with_dys(self, copy: _Copy, m: int) -> list[tf.Tensor]:
     dys = self._dys.pop((copy.stage, m), [])
     del self._inputs[copy.stage, m]
-    return [*self._calls[copy.stage, m], *_handed_on(dys)]
-
-  def _add(self, copy: _Copy, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds a micro-batch's weight gradients to the stage's one buffer per weight.
-
-    Returns:
-      a tensor that is there when all have been added; none if there are no gradients.
-    """
-    if not gradients:
-      return []
-    *self._sums[copy], end = self._accumulate(self._sums.get(copy), list(gradients))
-    return [end]
+    return [*self._calls[copy.stage, m], *dys]
 
   def _result(self) -> StepResult:
     last = self._device(_Copy(len(self._b._cells) - 1, 0))
@@ -286,12 +280,12 @@ class _Step:
       ]
       metrics = {
         name: (
-          total([m[name][0] for m in by_micro_batch]),
-          total([m[name][1] for m in by_micro_batch]),
+          tf.reduce_sum(tf.stack([m[name][0] for m in by_micro_batch])),
+          tf.reduce_sum(tf.stack([m[name][1] for m in by_micro_batch])),
         )
         for name in by_micro_batch[0]
       }
-      metrics["loss"] = (total(losses), metrics["loss"][1])
+      metrics["loss"] = (tf.reduce_sum(tf.stack(losses)), metrics["loss"][1])
       return StepResult(
         self._gradient_sums(),
         metrics,
@@ -328,6 +322,20 @@ class _Step:
     return pooled
 
 
+@functools.cache
+def _reader(shapes: tuple[tuple[int, ...], ...]) -> Function:
+  """Gives the function that reads float32 variables of these shapes."""
+
+  def body(*handles: tf.Tensor) -> list[tf.Tensor]:
+    found = []
+    for handle, shape in zip(handles, shapes, strict=True):
+      value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+      found.append(tf.ensure_shape(value, shape))
+    return found
+
+  return trace(body, [tf.TensorSpec([], tf.resource)] * len(shapes))
+
+
 _SCOPES = {
   "F": "forward",
   "R": "recompute",
@@ -341,10 +349,7 @@ def _scope(action: Action, m: int) -> str:
   return f"stage{action.stage}/micro{m}/{_SCOPES[action.kind]}/"
 
 
-def _handed_on(nest: _Nest) -> _Nest:
-  """Passes each tensor through an op of its own, in the control dependencies in scope.
-
-  When TensorFlow inlines a call, control dependencies of it and on it are lost, and so
-  is the schedule. An action waits in its inputs and is waited for by its outputs.
-  """
-  return tf.nest.map_structure(tf.identity, nest, expand_composites=True)
+def _on(device: str, tensor: tf.Tensor) -> tf.Tensor:
+  """Gives a tensor once it is on a device."""
+  with tf.device(device):
+    return tf.identity(tensor)

@@ -156,25 +156,25 @@ def check_metrics(metrics: object) -> None:
       )
 
 
-def check_pure(graph: tf.Graph, layers: Sequence[Layer]) -> None:
-  """Checks that the function of a cell has no state: FProp is a function of theta.
+def check_pure(graph: tf.Graph, layer: Layer) -> None:
+  """Checks that the function of a layer has no state: FProp is a function of theta.
 
   Raises:
     ValueError: an op draws stateful random numbers, reads or writes a variable, prints
       or calls Python. A recomputation would give something else, or do it twice.
   """
-  names = ", ".join(layer.name for layer in layers)
   for op in graph.get_operations():
     if op.op_def.is_stateful and op.type not in _STATEFUL_CONTROL_FLOW:
       raise ValueError(
-        f"layers {names}: op {op.name} ({op.type}) has state; FProp and its gradient "
-        "must be functions of theta and the inputs, without variables, assertions, "
-        "prints or Python calls. Random numbers come from rng.uniform and CreateSeed"
+        f"layer {layer.name}: op {op.name} ({op.type}) has state; FProp and its "
+        "gradient must be functions of theta and the inputs, without variables, "
+        "assertions, prints or Python calls. Random numbers come from rng.uniform and "
+        "CreateSeed"
       )
 
 
-def check_compiles(graph: tf.Graph, layers: Sequence[Layer]) -> None:
-  """Checks that XLA can compile a cell and its gradient apart.
+def check_compiles(graph: tf.Graph, layer: Layer) -> None:
+  """Checks that XLA can compile a layer and its gradient apart.
 
   Raises:
     ValueError: there is a loop or a branch: compiled code cannot hand to the gradient
@@ -187,10 +187,9 @@ def check_compiles(graph: tf.Graph, layers: Sequence[Layer]) -> None:
   ]
   for node in nodes:
     if node.op.removeprefix("Stateless") in ("If", "While", "Case"):
-      names = ", ".join(layer.name for layer in layers)
       raise ValueError(
-        f"pipeline.xla=True: layers {names}: op {node.name} ({node.op}) is a loop or a "
-        "branch, whose gradient cannot be compiled apart; set pipeline.xla=False"
+        f"pipeline.xla=True: layer {layer.name}: op {node.name} ({node.op}) is a loop "
+        "or a branch, whose gradient cannot be compiled apart; set pipeline.xla=False"
       )
 
 

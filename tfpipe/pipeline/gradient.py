@@ -1,11 +1,11 @@
-"""The gradient of a cell, cut into what is run when.
+"""The gradient of a layer, cut into what is run when.
 
 The forward and its gradient are one traced graph. Cut where the gradient begins, it is
 a forward that also returns what the gradient keeps of it, and a backward. The backward
 is cut once more for schedules that split it (Qi et al., "Zero Bubble Pipeline
-Parallelism", 2023): B computes what leads to the gradients at the inputs of layers, W
-all the rest, from what B hands on. So any layer splits, nothing is computed twice, and
-an op that gives both gradients at once, as that of batch norm, is in B.
+Parallelism", 2023): B computes what leads to the gradients of the inputs, W all the
+rest, from what B hands on. So any layer splits, nothing is computed twice, and an op
+that gives both gradients at once, as that of batch norm, is in B.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline.call import Call
 from tfpipe.pipeline.checks import check_compiles, check_pure
-from tfpipe.pipeline.subgraph import GraphCutter
 from tfpipe.structure import is_differentiable
 
 if TYPE_CHECKING:
-  from tfpipe.pipeline.cell import CellFunction
+  from tfpipe.pipeline.layer_function import LayerFunction
+
+
+# Ops that the backward does again instead of keeping what they give. A reshaped tensor
+# is the same memory once more; the gradient of max pooling on a CPU is several times as
+# fast where the pooling itself is in the same function.
+_AGAIN = ("MaxPool", "Reshape")
 
 
 class GradientKey(NamedTuple):
-  """Which gradient of a cell's function is meant.
+  """Which gradient of a layer's function is meant.
 
   Attributes:
     dys: for each output tensor, whether a gradient with respect to it will come.
     inputs: whether the gradient with respect to the inputs is needed.
     theta: places of the weights whose gradients are needed.
-    loss: place of the output that is minimized, -1 for none: in the last cell.
+    loss: place of the output that is minimized, -1 for none: in the last layer.
   """
 
   dys: tuple[bool, ...]
@@ -39,118 +45,111 @@ class GradientKey(NamedTuple):
   loss: int
 
 
-class CellGradient:
-  """The functions of a cell that training calls.
+class LayerGradient:
+  """The functions of a layer that training calls.
 
-  A forward's arguments, its outputs, what is kept of it and the upstream gradients are
-  flat lists of tensors.
+  They take what is known when they are called: the arguments of the forward, what is
+  kept of it, the upstream gradients, what B carries to W.
 
   Attributes:
     dxs: for each input tensor, whether there is a gradient with respect to it.
     weights: places in theta of the weights that have a gradient, in order.
     unsplit: those of them whose gradient an op gives that B needs too.
+    dys: placeholders, in the traced graph, of the upstream gradients.
+    kept: tensors, in the traced graph, that are kept.
+    carried: those that B carries to W.
   """
 
-  def __init__(self, function: CellFunction, key: GradientKey) -> None:
-    graph = function.concrete.graph
-    self._cutter = function.cutter
-    self._args, self._outputs = function.args, list(function.concrete.outputs)
-    theta, inputs = function.split_args(self._args)
+  def __init__(self, function: LayerFunction, key: GradientKey) -> None:
+    self._cutter, self._execution = function.cutter, function.execution
+    self._args, self._outputs = function.args, function.outputs
+    theta = function.args[: function.num_weights]
+    inputs = function.args[function.num_weights + 1 :][: function.num_inputs]
     sources = [x for x in inputs if key.inputs and is_differentiable(x)]
     weights = [theta[place] for place in key.theta]
+    graph = self._cutter.graph
     with graph.as_default(), tf.name_scope("gradient"):
       targets, dys = self._targets(function, key)
-      entries = [t for t in function.entries if is_differentiable(t)]
-      found = _gradients(targets, [*sources, *weights, *entries], dys)
-    check_pure(graph, function.layers)
-    if function.xla:
-      check_compiles(graph, function.layers)
+      found = _gradients(targets, [*sources, *weights], dys)
+    check_pure(graph, function.layer)
+    if function.execution.xla:
+      check_compiles(graph, function.layer)
     by_source = dict(zip([x.name for x in sources], found, strict=False))
     self.dxs = tuple(by_source.get(x.name) is not None for x in inputs)
     self._dxs = [g for g in found[: len(sources)] if g is not None]
-    of_weights = found[len(sources) : len(sources) + len(weights)]
-    pairs = zip(key.theta, of_weights, strict=True)
+    pairs = list(zip(key.theta, found[len(sources) :], strict=True))
     self.weights = tuple(place for place, g in pairs if g is not None)
-    self._dweights = [g for g in of_weights if g is not None]
-    self._plan([g for g in found[len(sources) + len(weights) :] if g is not None])
+    self._dweights = [g for _, g in pairs if g is not None]
+    self._plan()
 
   def _targets(
-    self, function: CellFunction, key: GradientKey
+    self, function: LayerFunction, key: GradientKey
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Pairs what is differentiated with its upstream gradient."""
-    outputs = self._outputs[: function.num_tensors]
-    targets = list(self._outputs[function.num_outputs - function.num_losses :])
+    tensors = self._outputs[: function.num_tensors]
+    targets = self._outputs[function.num_tensors :][: function.num_losses]
     if key.loss >= 0:
-      targets.append(outputs[key.loss])
+      targets.append(tensors[key.loss])
     ones = [tf.ones_like(target) for target in targets]
-    wanted = [y for y, comes in zip(outputs, key.dys, strict=True) if comes]
-    self._dys = [tf.compat.v1.placeholder(y.dtype, y.shape) for y in wanted]
-    return [*targets, *wanted], [*ones, *self._dys]
+    wanted = [y for y, comes in zip(tensors, key.dys, strict=True) if comes]
+    self.dys = [tf.compat.v1.placeholder(y.dtype, y.shape) for y in wanted]
+    return [*targets, *wanted], [*ones, *self.dys]
 
-  def _plan(self, entries: Sequence[tf.Tensor]) -> None:
+  def _plan(self) -> None:
     """Decides which op is run where, and so what is kept in between."""
-    forward, _ = self._cutter.reach(self._outputs, ())
-    forward |= {tensor.op.name for tensor in [*self._args, *self._dys]}
-    whole, kept = self._cutter.reach([*self._dxs, *self._dweights], forward)
-    given = {tensor.name for tensor in [*self._args, *self._dys]}
-    self._kept = [tensor for tensor in kept if tensor.name not in given]
-    # The gradient at a layer's input is B's also in the first cell, which has none.
-    between = [t for t in entries if t.op.name in whole]
-    first, _ = self._cutter.reach([*self._dxs, *between], forward)
+    given = {tensor.op.name for tensor in [*self._args, *self.dys]}
+    ops = self._cutter.reach(self._outputs, ())[0]
+    types = {name: self._cutter.graph.get_operation_by_name(name).type for name in ops}
+    forward = given | {name for name in ops if types[name] not in _AGAIN}
+    _, kept = self._cutter.reach([*self._dxs, *self._dweights], forward)
+    self.kept = [tensor for tensor in kept if tensor.op.name not in given]
+    first, _ = self._cutter.reach(self._dxs, forward)
     _, rest = self._cutter.reach(self._dweights, forward | first)
     in_b = [self._cutter.source(g).op.name in first for g in self._dweights]
     pairs = zip(self.weights, in_b, strict=True)
     self.unsplit = tuple(place for place, is_in_b in pairs if is_in_b)
-    known = {*given, *[tensor.name for tensor in self._kept]}
-    self._carried = [tensor for tensor in rest if tensor.name not in known]
+    known = {tensor.name for tensor in self.kept}
+    self.carried = [t for t in rest if t.op.name not in given and t.name not in known]
 
   @functools.cached_property
-  def forward(self) -> Part:
+  def forward(self) -> Call:
     """What gives the outputs, then what is kept."""
-    return Part(self._cutter, self._args, [*self._outputs, *self._kept])
+    wanted = [*self._outputs, *self.kept]
+    return Call(self._cutter, self._args, wanted, execution=self._execution)
 
   @functools.cached_property
-  def backward(self) -> Part:
+  def again(self) -> Call:
+    """What gives only what is kept."""
+    return Call(self._cutter, self._args, self.kept, execution=self._execution)
+
+  @functools.cached_property
+  def backward(self) -> Call:
     """What gives the gradients of the inputs, then those of the weights."""
-    known = [*self._args, *self._kept, *self._dys]
-    return Part(self._cutter, known, [*self._dxs, *self._dweights])
+    return self._call([], self._dxs, self._dweights)
 
   @functools.cached_property
-  def input_gradient(self) -> Part:
+  def input_gradient(self) -> Call:
     """What gives the gradients of the inputs, then what is carried to W."""
-    known = [*self._args, *self._kept, *self._dys]
-    return Part(self._cutter, known, [*self._dxs, *self._carried])
+    return self._call([], [*self._dxs, *self.carried], [])
 
   @functools.cached_property
-  def weight_gradient(self) -> Part:
+  def weight_gradient(self) -> Call:
     """What gives the gradients of the weights."""
-    known = [*self._args, *self._kept, *self._dys, *self._carried]
-    return Part(self._cutter, known, self._dweights)
+    return self._call(self.carried, [], self._dweights)
 
   @property
   def num_dxs(self) -> int:
     """Number of gradients with respect to inputs."""
     return len(self._dxs)
 
-
-class Part:
-  """One of the functions that a cell and its gradient are cut into."""
-
-  def __init__(
-    self, cutter: GraphCutter, known: Sequence[tf.Tensor], wanted: Sequence[tf.Tensor]
-  ) -> None:
-    read = cutter.reads(wanted, known)
-    self._places = [place for place, t in enumerate(known) if t.name in read]
-    self._function = cutter.function([known[place] for place in self._places], wanted)
-
-  def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds a call to the graph under construction.
-
-    Args:
-      values: arguments, what is kept, upstream gradients, what is carried: as many of
-        them as are known; it is handed only what it reads.
-    """
-    return list(self._function(*[values[place] for place in self._places]))
+  def _call(
+    self,
+    carried: Sequence[tf.Tensor],
+    wanted: Sequence[tf.Tensor],
+    summed: Sequence[tf.Tensor],
+  ) -> Call:
+    known = [*self._args, *self.kept, *self.dys, *carried]
+    return Call(self._cutter, known, wanted, summed, execution=self._execution)
 
 
 def _gradients(

@@ -12,6 +12,7 @@ from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import checks
 from tfpipe.pipeline.builder import StepBuilder
+from tfpipe.pipeline.call import PLAIN, Execution
 from tfpipe.pipeline.cell import make_cells
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.micro_batch import micro_batch_size
@@ -46,8 +47,7 @@ class Pipeline:
     input_fields: Sequence[str],
     seed: int = 0,
     remat_layers: bool = False,
-    xla: bool = False,
-    serial: bool = False,
+    execution: Execution = PLAIN,
   ) -> None:
     checks.check_strategy()
     checks.check_layers(layers, ranges)
@@ -59,8 +59,7 @@ class Pipeline:
     self._devices = devices
     self._input_fields = tuple(input_fields)
     self._remat_layers = remat_layers
-    self._xla = xla
-    self._serial = serial
+    self._execution = execution
     self._declared = declared_weights(layers)
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
@@ -169,9 +168,7 @@ class Pipeline:
       tuple(inputs) if len(inputs) > 1 else inputs[0],
       part,
       do_eval=do_eval,
-      remat_layers=self._remat_layers,
-      xla=self._xla,
-      serial=self._serial,
+      execution=self._execution,
     )
     checks.check_metrics(cells[-1].function.out_specs)
     return StepBuilder(
@@ -182,6 +179,7 @@ class Pipeline:
       trainable=frozenset(self.trainable()),
       seed_keys=self._seed_keys,
       input_fields=self._input_fields,
+      remat_layers=self._remat_layers,
     )
 
   def _create_weights(self, seed: int) -> dict[str, tf.Variable]:

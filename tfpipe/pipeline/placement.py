@@ -73,14 +73,8 @@ def set_intra_op_threads(number: int) -> None:
 
 
 def keep_bits() -> None:
-  """Keeps Grappler from what makes the last bits depend on the cut.
-
-  It reorders sums, fuses products, and folds factors of one layer into those of the
-  next, as far as it finds them on one device.
-  """
-  tf.config.optimizer.set_experimental_options(
-    {"arithmetic_optimization": False, "remapping": False, "constant_folding": False}
-  )
+  """Keeps Grappler away from the graph of a step; see `call` for why."""
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def existing(name: str) -> str:

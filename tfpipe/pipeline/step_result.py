@@ -32,17 +32,6 @@ class StepResult:
   times: tf.Tensor | None
 
 
-def accumulate(
-  sums: list[tf.Tensor] | None, gradients: list[tf.Tensor]
-) -> list[tf.Tensor]:
-  """Gives the new sums, and once more the first, when all are there."""
-  new = gradients
-  if sums is not None:
-    new = [old + g for old, g in zip(sums, gradients, strict=True)]
-  with tf.control_dependencies(new):
-    return [*new, tf.identity(new[0])]
-
-
 def total(values: Sequence[tf.Tensor]) -> tf.Tensor:
   """Adds up tensors in their order."""
   found = values[0]

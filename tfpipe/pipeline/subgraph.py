@@ -1,36 +1,32 @@
-"""Functions cut out of a traced graph: from some of its tensors to some others."""
+"""Pieces cut out of a traced graph: from some of its tensors to some others."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from tfpipe.lazy import tf
 
-Function: TypeAlias = "tf.types.experimental.ConcreteFunction"
+Piece: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 
-# Numbers of a constant that is computed while tracing instead of in every call.
-_MOST_FOLDED = 2**20
+# Numbers of a constant that is computed while tracing: every function keeps its own.
+_MOST_FOLDED = 2**18
 
 # Ops that hand on their inputs as they are: who keeps the input needs no output.
 _ALIASES = ("Identity", "IdentityN", "StopGradient")
 
 
 class GraphCutter:
-  """Cuts functions out of a graph of pure ops.
+  """Cuts pieces out of a graph of pure ops.
 
-  Args:
-    graph: of a traced function; may still grow while functions are cut.
-    xla: whether the functions are compiled.
-    serial: whether their ops run one after the other.
+  Attributes:
+    graph: of a traced function; may still grow while pieces are cut.
   """
 
-  def __init__(self, graph: tf.Graph, *, xla: bool, serial: bool) -> None:
-    self._graph = graph
-    self._xla = xla
-    self._serial = serial
+  def __init__(self, graph: tf.Graph) -> None:
+    self.graph = graph
     self._constant: dict[str, bool] = {}
     self._num_seen = 0
     # What is known of tensors: those that tell static shapes, and folded ones.
@@ -72,13 +68,18 @@ class GraphCutter:
         stack += list(tensor.op.inputs)[::-1]
     return ops, list(border.values())
 
-  def function(
+  def cut(
     self, given: Sequence[tf.Tensor], wanted: Sequence[tf.Tensor]
-  ) -> Function:
-    """Makes a function of the given tensors that returns the wanted ones as a list."""
+  ) -> tuple[Piece, bool]:
+    """Cuts what computes the wanted tensors from the given ones.
+
+    Returns:
+      what adds the piece to the graph under construction: given → wanted; and whether
+      an op of it calls a function, as loops and branches do.
+    """
     captured: dict[str, tf.Tensor] = {
       inner.name: outer
-      for outer, inner in self._graph.captures  # pyright: ignore[reportAttributeAccessIssue]
+      for outer, inner in self.graph.captures  # pyright: ignore[reportAttributeAccessIssue]
     }
     places = {tensor.name: place for place, tensor in enumerate(given)}
     known = {*places, *captured}
@@ -93,13 +94,13 @@ class GraphCutter:
       if self.source(tensor).name in known
     }
 
-    def body(*args: tf.Tensor) -> list[tf.Tensor]:
+    def piece(args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
       def value(name: str) -> tf.Tensor:
         if name in folded:
           return tf.constant(folded[name])
-        return tf.identity(args[places[name]] if name in places else captured[name])
+        return args[places[name]] if name in places else captured[name]
 
-      results = {name: value(source) for name, source in direct.items()}
+      results = {name: tf.identity(value(source)) for name, source in direct.items()}
       rest = [tensor.name for tensor in wanted if tensor.name not in results]
       found = tf.graph_util.import_graph_def(
         graph_def,
@@ -110,10 +111,7 @@ class GraphCutter:
       results |= dict(zip(rest, found, strict=True))
       return [results[tensor.name] for tensor in wanted]
 
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in given]
-    return tf.function(
-      body, autograph=False, jit_compile=self._xla or None
-    ).get_concrete_function(*specs)
+    return piece, any(map(_calls_function, graph_def.node))
 
   def reads(self, wanted: Sequence[tf.Tensor], given: Iterable[tf.Tensor]) -> set[str]:
     """Gives the names of those given tensors that the wanted ones are computed from."""
@@ -147,7 +145,7 @@ class GraphCutter:
     Grappler would do it, but would also fold one layer's factors into another's.
     """
     sources = {}
-    for op in map(self._graph.get_operation_by_name, ops):
+    for op in map(self.graph.get_operation_by_name, ops):
       for tensor in op.inputs if not self._is_constant(op) else ():
         source = self.source(tensor)
         if self._is_foldable(source):
@@ -182,9 +180,8 @@ class GraphCutter:
     return numbers and not known and (size is None or size <= _MOST_FOLDED)
 
   def _graph_def(self, ops: Collection[str]) -> tf.compat.v1.GraphDef:
-    whole = self._graph.as_graph_def()
+    whole = self.graph.as_graph_def()
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
-    last = ""
     for node in whole.node:
       if node.name in ops:
         copy = part.node.add()
@@ -194,9 +191,7 @@ class GraphCutter:
         del copy.input[:]
         copy.input.extend(data)
         copy.attr.pop("_class", None)  # colocation with ops that may be elsewhere
-        if self._serial and node.op != "Const":
-          copy.input.extend([last] if last else [])
-          last = f"^{node.name}"
+        _add_in_order(part)
     return part
 
   def _is_constant(self, op: tf.Operation) -> bool:
@@ -207,7 +202,7 @@ class GraphCutter:
   def _scan(self) -> None:
     """Looks at the ops that are new in the graph."""
     # Ops stand behind their inputs; a graph may be too deep for recursion.
-    ops = self._graph.get_operations()
+    ops = self.graph.get_operations()
     for op in ops[self._num_seen :]:
       told = [_static_shape(tensor) for tensor in op.outputs]
       inputs = [self._constant.get(t.op.name, False) for t in op.inputs]
@@ -220,6 +215,31 @@ class GraphCutter:
         if value is not None:
           self._shapes[tensor.name] = value
     self._num_seen = len(ops)
+
+
+def _calls_function(node: tf.compat.v1.NodeDef) -> bool:
+  values = node.attr.values()
+  return any(value.HasField("func") or value.list.func for value in values)
+
+
+def _add_in_order(part: tf.compat.v1.GraphDef) -> None:
+  """Makes the last op, if it is a sum of three or more, a chain of sums of two.
+
+  Such a sum begins with whatever buffer it may write to: with one that nobody else
+  still needs. So its last bits would depend on the schedule, and even on time.
+  """
+  node = part.node[-1]
+  if node.op != "AddN" or node.attr["T"].type == tf.variant.as_datatype_enum:
+    return
+  terms = list(node.input)
+  node.attr["N"].i = min(2, len(terms))
+  while len(terms) > 2:
+    pair = part.node.add()
+    pair.CopyFrom(node)
+    pair.name = f"{node.name}/of_{len(terms)}"
+    pair.input[:] = terms[:2]
+    terms[:2] = [pair.name]
+  node.input[:] = terms
 
 
 def _static_shape(tensor: tf.Tensor) -> np.ndarray | None:

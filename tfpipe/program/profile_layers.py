@@ -28,8 +28,10 @@ from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
+from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.cell import Cell, flat_args, make_cells, make_gradients
-from tfpipe.pipeline.gradient import CellGradient
+from tfpipe.pipeline.cell_function import CellCall, Sums
+from tfpipe.pipeline.cell_gradient import CellGradient
 from tfpipe.pipeline.micro_batch import micro_batch_size, split
 from tfpipe.pipeline.pipeline import declared_weights
 from tfpipe.program.chain import Call, Chain, Clock, call_secs
@@ -137,8 +139,9 @@ class _Subject:
     self.layers = [layer.Instantiate() for layer in task.Layers()]
     number = params.pipeline.num_micro_batches
     self._adds = number > 1
-    self._xla = params.pipeline.xla
-    self._serial = params.pipeline.intra_op_threads == 1
+    self._execution = Execution(
+      serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
+    )
     source: Input = params.input.Instantiate()
     self.rows = micro_batch_size(source.params.batch_size, number)
     batch = next(iter(source.dataset()))
@@ -166,8 +169,7 @@ class _Subject:
       ranges,
       tuple(inputs) if len(inputs) > 1 else inputs[0],
       specs,
-      xla=self._xla,
-      serial=self._serial,
+      execution=self._execution,
     )
     gradients = make_gradients(cells, self._trainable)
     known: dict[CellGradient, Chains] = {}
@@ -177,8 +179,8 @@ class _Subject:
       args = self._forward(cells)
       for cell, gradient in zip(cells[::-1], gradients[::-1], strict=True):
         values = args.pop()
-        kept = gradient.forward(values)[cell.function.num_outputs :]
-        found = gradient.input_gradient([*values, *kept, *dys])
+        kept = _call(gradient.forward, values)[cell.function.num_outputs :]
+        found = _call(gradient.input_gradient, [*values, *kept, *dys])
         if gradient not in known:
           known[gradient] = self._parts(
             gradient, cell.function.num_outputs, values, dys, has_b=bool(found)
@@ -193,10 +195,10 @@ class _Subject:
     args = []
     for cell in cells:
       weights = [self._weights[name] for name in cell.weight_names()]
-      seeds = tf.zeros([len(cell.seed_names()), 3], tf.int64)
+      keys, zero = (tf.zeros(n, tf.int64) for n in ([len(cell.seed_names())], []))
       side = {name: self._micro_batch[name] for name in cell.side}
-      args.append(flat_args(weights, seeds, tensors, side))
-      tensors = cell.function.outputs(cell.function.forward(args[-1])).tensors
+      args.append(flat_args(weights, (keys, zero, zero), tensors, side))
+      tensors = cell.function.outputs(_call(cell.function.forward, args[-1])).tensors
     return args
 
   def _parts(
@@ -265,28 +267,27 @@ class _Calls:
 
   def forward(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Computes F."""
-    return self._gradient.forward(values[: self._num_args])
+    return _call(self._gradient.forward, values[: self._num_args])
 
   def input_gradient(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Computes F and B."""
     outputs, known = self._begin(values)
-    return [*outputs, *self._gradient.input_gradient(known)]
+    return [*outputs, *_call(self._gradient.input_gradient, known)]
 
   def apart(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Computes F, B and W."""
     outputs, known = self._begin(values)
-    found = self._gradient.input_gradient(known)
-    dxs, carried = self._split(found)
-    dweights = self._gradient.weight_gradient(
-      _after(found or outputs, [*known, *carried])
-    )
-    return [*outputs, *dxs, *self._added(values, dweights)]
+    found = _call(self._gradient.input_gradient, known)
+    count = self._gradient.num_dxs
+    dxs, carried = found[:count], found[count:]
+    known = _after(found or outputs, [*known, *carried])
+    dweights = _call(self._gradient.weight_gradient, known, self._sums(values))
+    return [*outputs, *dxs, *dweights]
 
   def at_once(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Computes F, and both gradients by one function."""
     outputs, known = self._begin(values)
-    dxs, dweights = self._split(self._gradient.backward(known))
-    return [*outputs, *dxs, *self._added(values, dweights)]
+    return [*outputs, *_call(self._gradient.backward, known, self._sums(values))]
 
   def _begin(
     self, values: Sequence[tf.Tensor]
@@ -298,18 +299,15 @@ class _Calls:
     dys = values[self._num_args :][: self._num_dys]
     return outputs, [*args, *kept, *_after(outputs, dys)]
 
-  def _split(
-    self, found: Sequence[tf.Tensor]
-  ) -> tuple[Sequence[tf.Tensor], Sequence[tf.Tensor]]:
-    return found[: self._gradient.num_dxs], found[self._gradient.num_dxs :]
+  def _sums(self, values: Sequence[tf.Tensor]) -> Sums:
+    return list(values[self._num_args + self._num_dys :]) or None
 
-  def _added(
-    self, values: Sequence[tf.Tensor], dweights: Sequence[tf.Tensor]
-  ) -> Sequence[tf.Tensor]:
-    sums = values[self._num_args + self._num_dys :]
-    if not sums:
-      return dweights
-    return [total + value for total, value in zip(sums, dweights, strict=True)]
+
+def _call(
+  function: CellCall, values: Sequence[tf.Tensor], sums: Sums = None
+) -> list[tf.Tensor]:
+  """Calls a function of a cell at once."""
+  return function(values, tf.zeros([], tf.int64), sums)[0]
 
 
 def _after(done: Sequence[tf.Tensor], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -10,6 +10,7 @@ from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
+from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.plan import Plan
 from tfpipe.program.checkpoint import Checkpoint, check_matches
@@ -50,8 +51,9 @@ class Run:
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       remat_layers=params.pipeline.remat == "layer",
-      xla=params.pipeline.xla,
-      serial=params.pipeline.intra_op_threads == 1,
+      execution=Execution(
+        serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
+      ),
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
 

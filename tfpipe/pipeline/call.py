@@ -1,0 +1,162 @@
+"""Calls that stay calls: TensorFlow neither inlines nor rewrites them.
+
+So a function is made ready once, however often it is called; what a layer computes, to
+the last bit, does not depend on what is around it; control dependencies of a call hold.
+
+Grappler has nothing to give: what depends on constants is folded when a function is
+cut, and what it would reorder, fuse or fold beyond that changes the last bits as far as
+nobody else needs what is between: a forward that keeps it for the gradient would give
+other numbers than one that does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from tfpipe.lazy import tf
+from tfpipe.pipeline.subgraph import GraphCutter
+
+Function: TypeAlias = Any
+"""A ConcreteFunction, of which TensorFlow's own type tells little."""
+Body: TypeAlias = "Callable[..., Sequence[tf.Tensor]]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """How the functions of a pipeline are run.
+
+  Attributes:
+    serial: whether the ops of a call run one after the other.
+    xla: whether the functions of cells are compiled with XLA.
+  """
+
+  serial: bool = False
+  xla: bool = False
+
+
+PLAIN = Execution()
+
+
+def trace(body: Body, specs: Sequence[tf.TensorSpec], *, xla: bool = False) -> Function:
+  """Traces a function of tensors that is never inlined, compiled with XLA or not."""
+  function = tf.function(
+    body,
+    autograph=False,
+    jit_compile=xla or None,
+    experimental_attributes={"_noinline": True},
+  )
+  # It may be called on any device, not only on that in scope.
+  with tf.device(None):
+    return function.get_concrete_function(*specs)
+
+
+def call(
+  function: Function,
+  args: Sequence[tf.Tensor],
+  *,
+  serial: bool = False,
+  xla: bool = False,
+) -> list[tf.Tensor]:
+  """Adds a call of a function without side effects to the graph under construction.
+
+  Args:
+    function: to be called.
+    args: its arguments.
+    serial: whether its ops run one after the other, on one thread. That thread would be
+      blocked by a call within: with as many such calls as threads, forever.
+    xla: whether it is compiled.
+  """
+  if not function.outputs:
+    return []
+  if xla:
+    return list(function(*args))
+  function.add_to_graph(tf.compat.v1.get_default_graph())
+  found = tf.raw_ops.PartitionedCall(
+    args=[*args, *function.captured_inputs],
+    Tout=[tensor.dtype for tensor in function.outputs],
+    f=function,
+    config_proto=_config(),
+    executor_type="SINGLE_THREADED_EXECUTOR" if serial else "",
+  )
+  for tensor, traced in zip(found, function.outputs, strict=True):
+    tensor.set_shape(traced.shape)
+  return list(found)
+
+
+@functools.cache
+def _config() -> bytes:
+  config = tf.compat.v1.ConfigProto()
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  return config.SerializeToString()
+
+
+class Call:
+  """A function cut out of the traced graph of a layer.
+
+  Args:
+    cutter: of the graph.
+    known: tensors that are known when it is called.
+    wanted: tensors that it gives.
+    summed: tensors that it gives behind them, each added to a sum if there is one.
+    execution: how it is run; what XLA compiles may not write to sums.
+
+  Attributes:
+    reads: places of the known tensors that it reads, and so is called with.
+    num_summed: how many are summed.
+  """
+
+  def __init__(
+    self,
+    cutter: GraphCutter,
+    known: Sequence[tf.Tensor],
+    wanted: Sequence[tf.Tensor],
+    summed: Sequence[tf.Tensor] = (),
+    *,
+    execution: Execution,
+  ) -> None:
+    read = cutter.reads([*wanted, *summed], known)
+    self.reads = [place for place, t in enumerate(known) if t.name in read]
+    self._execution = execution
+    self._num_wanted = len(wanted)
+    self._given = [known[place] for place in self.reads]
+    self._summed = list(summed)
+    self.num_summed = len(summed)
+    self._cut, self._calls = cutter.cut(self._given, [*wanted, *summed])
+
+  def __call__(
+    self, values: Sequence[tf.Tensor], sums: Sequence[tf.Tensor] | None = None
+  ) -> list[tf.Tensor]:
+    """Adds a call.
+
+    Args:
+      values: what it reads.
+      sums: as many as there are summed tensors, used up: they hold the new sums
+        afterwards. None: what is returned begins new ones.
+    """
+    serial = self._execution.serial and not self._calls
+    if sums is None:
+      return call(self._first, values, serial=serial)
+    return call(self._adding, [*values, *sums], serial=serial)
+
+  @functools.cached_property
+  def _first(self) -> Function:
+    return trace(lambda *args: self._cut(args), _specs(self._given))
+
+  @functools.cached_property
+  def _adding(self) -> Function:
+    count = len(self._given)
+
+    def body(*args: tf.Tensor) -> list[tf.Tensor]:
+      found = self._cut(args[:count])
+      # The sum is written over the gradient, which is in the cache.
+      pairs = zip(args[count:], found[self._num_wanted :], strict=True)
+      return [*found[: self._num_wanted], *[total + value for total, value in pairs]]
+
+    return trace(body, _specs([*self._given, *self._summed]))
+
+
+def _specs(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+  return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]

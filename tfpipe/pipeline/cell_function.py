@@ -1,0 +1,293 @@
+"""Consecutive layers as one function for each thing that a schedule does.
+
+A cell's functions call those of its layers, one after the other, so that nothing is
+traced twice: a layer that is equal to another, or a cell. A `Wire` names a value:
+
+    ("arg", n)            argument n of the cell
+    ("seeds", layer)      seeds of a layer, made of arguments
+    ("out", layer, n)     what a layer's forward gives: outputs, then what is kept
+    ("dy", layer, n)      a gradient that reaches a layer; of layer -1, the cell's own
+    ("carried", layer, n) what a layer's B carries to its W
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tfpipe.lazy import tf
+from tfpipe.pipeline.call import Call, Execution, Function, call, trace
+from tfpipe.pipeline.layer_function import LayerFunction
+
+Wire: TypeAlias = tuple[str | int, ...]
+Sums: TypeAlias = "Sequence[tf.Tensor] | None"
+
+
+@dataclasses.dataclass(frozen=True)
+class CellOutputs:
+  """What one call of a cell gives.
+
+  Attributes:
+    tensors: the tensors of the border, flat.
+    losses: losses of this cell to be minimized, sums over the micro-batch's examples.
+    moments: batch moments (mean, variance, mean, variance, ...), flat.
+  """
+
+  tensors: list[tf.Tensor]
+  losses: list[tf.Tensor]
+  moments: list[tf.Tensor]
+
+
+class CellFunction:
+  """What computes consecutive layers, for one shape of inputs.
+
+  Args:
+    layers: functions of the layers, in order.
+    side: names of the batch fields that they read, sorted.
+    execution: how it is run.
+
+  Attributes:
+    args: its arguments, see `cell.flat_args`, and
+    specs: their shapes and dtypes.
+    given: its outputs.
+    num_outputs: number of all tensors in `CellOutputs`.
+    out_specs: nest of what the last layer returns: the inputs of the next cell.
+  """
+
+  def __init__(
+    self, layers: Sequence[LayerFunction], side: Sequence[str], execution: Execution
+  ) -> None:
+    self.layers = layers
+    self.execution = execution
+    self.specs: dict[Wire, tf.TensorSpec] = {}
+    self._wires = self._wire(side)
+    self.args: list[Wire] = [("arg", place) for place in range(len(self.specs))]
+    last = layers[-1]
+    self._num_tensors = last.num_tensors
+    self._losses = self._outputs(lambda f: (f.num_tensors, f.num_losses))
+    self._moments = self._outputs(
+      lambda f: (f.num_tensors + f.num_losses, 2 * len(f.moments))
+    )
+    end = len(layers) - 1
+    self.given: list[Wire] = [
+      *[("out", end, place) for place in range(self._num_tensors)],
+      *self._losses,
+      *self._moments,
+    ]
+    self.num_outputs = len(self.given)
+    self.out_specs = last.out_specs
+
+  def _wire(self, side: Sequence[str]) -> list[list[Wire]]:
+    """Names the arguments of each layer."""
+    count = sum(layer.num_weights for layer in self.layers)
+    first = self.layers[0]
+    inputs = first.args[first.num_weights + 1 :][: first.num_inputs]
+    scalar = tf.TensorSpec([], tf.int64)
+    num_seeds = sum(layer.num_seeds for layer in self.layers)
+    self._keys: list[Wire] = [("arg", count + place) for place in range(3)]
+    keys = tf.TensorSpec([num_seeds], tf.int64)
+    self.specs = dict(zip(self._keys, [keys, scalar, scalar], strict=True))
+    before = count + 3
+    entering: list[Wire] = [("arg", before + place) for place in range(len(inputs))]
+    self.specs |= zip(entering, map(spec_of, inputs), strict=True)
+    places = {name: before + len(inputs) + i for i, name in enumerate(side)}
+    wires, used = [], 0
+    for index, layer in enumerate(self.layers):
+      theta: list[Wire] = [("arg", used + place) for place in range(layer.num_weights)]
+      used += layer.num_weights
+      fields = sorted(set(layer.layer.SIDE_INPUTS))
+      read: list[Wire] = [("arg", places[name]) for name in fields]
+      known = [*theta, ("seeds", index), *entering, *read]
+      wires.append(known)
+      pairs = zip(known, map(spec_of, layer.args), strict=True)
+      self.specs |= {wire: spec for wire, spec in pairs if wire[0] == "arg"}
+      entering = [("out", index, place) for place in range(layer.num_tensors)]
+    return wires
+
+  def _outputs(self, place: Callable[[LayerFunction], tuple[int, int]]) -> list[Wire]:
+    """Lists some outputs of all layers, given the first and the number of each."""
+    return [
+      ("out", index, first + n)
+      for index, (first, count) in enumerate(map(place, self.layers))
+      for n in range(count)
+    ]
+
+  @functools.cached_property
+  def forward(self) -> CellCall:
+    """What gives the outputs."""
+    return self.chain([layer.forward for layer in self.layers], self.given)
+
+  def chain(
+    self, calls: Sequence[Call], wanted: Sequence[Wire], first: int = 0
+  ) -> CellCall:
+    """Makes a function that calls one of each layer, in order.
+
+    Args:
+      calls: they give what a layer's forward gives, the last of them from the place
+      first: on.
+      wanted: what the function gives.
+    """
+    firsts = [0] * (len(calls) - 1) + [first]
+
+    def body(values: Values, _: Sums) -> list[tf.Tensor]:
+      for index, part in enumerate(calls):
+        found = values.call(part, self.reads(index, part))
+        values.put("out", index, found, firsts[index])
+      return values.pick(wanted)
+
+    needed = [w for index, part in enumerate(calls) for w in self.reads(index, part)]
+    return CellCall(self, self.specs, self.args, needed, body)
+
+  def reads(self, index: int, part: Call, further: Sequence[Wire] = ()) -> list[Wire]:
+    """Names what a layer's function reads of its arguments and what follows these."""
+    known = [*self._wires[index], *further]
+    return [known[place] for place in part.reads]
+
+  def sources(self, wires: Iterable[Wire]) -> dict[Wire, None]:
+    """Gives, in order, what values are made of: seeds of three arguments."""
+    found: dict[Wire, None] = {}
+    for wire in wires:
+      found |= dict.fromkeys(self._keys if wire[0] == "seeds" else [wire])
+    return found
+
+  def seeds(self, keys: tf.Tensor, step: tf.Tensor, row: tf.Tensor) -> list[tf.Tensor]:
+    """Gives the seeds of each layer: int64 [number, 3], see `CreateSeed`."""
+    sizes = [layer.num_seeds for layer in self.layers]
+    rest = tf.broadcast_to(tf.stack([step, row]), [sum(sizes), 2])
+    return tf.split(tf.concat([keys[:, None], rest], axis=1), sizes)
+
+  def seeds_from(self, values: Values) -> list[tf.Tensor]:
+    """Gives the seeds of each layer from the cell's arguments."""
+    return self.seeds(*values.pick(self._keys))
+
+  def outputs(self, flat: Sequence[tf.Tensor]) -> CellOutputs:
+    """Takes the outputs apart."""
+    first = self._num_tensors + len(self._losses)
+    return CellOutputs(
+      list(flat[: self._num_tensors]),
+      list(flat[self._num_tensors : first]),
+      list(flat[first : self.num_outputs]),
+    )
+
+  def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+    """Puts the tensors of the border into the nest that the last layer returns."""
+    return self.layers[-1].pack(tensors)
+
+
+class Values:
+  """The values of a cell while one of its functions is traced.
+
+  Attributes:
+    end: op of the last call of a layer's function; each waits for the one before.
+  """
+
+  def __init__(
+    self,
+    cell: CellFunction,
+    wires: Iterable[Wire],
+    tensors: Iterable[tf.Tensor],
+    start: tf.Operation,
+  ) -> None:
+    self._cell = cell
+    self._known = dict(zip(wires, tensors, strict=True))
+    self.end = start
+
+  def call(
+    self, part: Call, reads: Iterable[Wire], sums: Sums = None
+  ) -> list[tf.Tensor]:
+    """Calls a function of a layer."""
+    values = self.pick(reads)
+    with tf.control_dependencies([self.end]):
+      found = part(values, sums)
+    if found:
+      self.end = found[0].op
+    return found
+
+  def put(
+    self, kind: str, layer: int, tensors: Iterable[tf.Tensor], first: int = 0
+  ) -> None:
+    """Names values of a layer, in order."""
+    self._known |= {(kind, layer, n): t for n, t in enumerate(tensors, first)}
+
+  def pick(self, wires: Iterable[Wire]) -> list[tf.Tensor]:
+    """Gives values."""
+    return [self._get(wire) for wire in wires]
+
+  def _get(self, wire: Wire) -> tf.Tensor:
+    if wire[0] == "seeds" and wire not in self._known:
+      seeds = self._cell.seeds_from(self)
+      self._known |= {("seeds", layer): rows for layer, rows in enumerate(seeds)}
+    return self._known[wire]
+
+
+class CellCall:
+  """A function of a cell.
+
+  Args:
+    cell: the cell.
+    specs: dtype and shape of what is known.
+    known: what is known when it is called.
+    needed: what it reads of that; other values may be among them.
+    body: `Values` (and sums of weight gradients, or None) → what it gives.
+    summed: the gradients among what it gives last that are added to sums.
+  """
+
+  def __init__(
+    self,
+    cell: CellFunction,
+    specs: Mapping[Wire, tf.TensorSpec],
+    known: Sequence[Wire],
+    needed: Iterable[Wire],
+    body: Callable[..., list[tf.Tensor]],
+    summed: Sequence[tf.TensorSpec] = (),
+  ) -> None:
+    read = cell.sources(needed)
+    self._cell, self._body = cell, body
+    self._places = [place for place, wire in enumerate(known) if wire in read]
+    self._wires = [known[place] for place in self._places]
+    self._specs = [specs[wire] for wire in self._wires]
+    self._summed = list(summed)
+    self._functions: dict[bool, Function] = {}
+
+  def __call__(
+    self, values: Sequence[tf.Tensor], token: tf.Tensor, sums: Sums = None
+  ) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Adds a call to the graph under construction.
+
+    Args:
+      values: as many of those known as there are; it is handed only what it reads.
+      token: int64 scalar; the call begins when it is there.
+      sums: of weight gradients; the call gives the new ones.
+
+    Returns:
+      what the call gives; the token when it has ended.
+    """
+    adds = sums is not None and bool(self._summed)
+    if adds not in self._functions:
+      self._functions[adds] = self._trace(adds=adds)
+    args = [values[place] for place in self._places]
+    if adds and sums is not None:
+      args += sums
+    xla = self._cell.execution.xla
+    *found, token = call(self._functions[adds], [token, *args], xla=xla)
+    return found, token
+
+  def _trace(self, *, adds: bool) -> Function:
+    count = len(self._wires)
+
+    def body(token: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
+      token = tf.identity(token)
+      values = Values(self._cell, self._wires, args[:count], token.op)
+      found = self._body(values, args[count:] if adds else None)
+      with tf.control_dependencies([values.end]):
+        return [*found, tf.identity(token)]
+
+    specs = [tf.TensorSpec([], tf.int64), *self._specs, *(self._summed if adds else [])]
+    return trace(body, specs, xla=self._cell.execution.xla)
+
+
+def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
+  """Gives shape and dtype of a traced tensor."""
+  return tf.TensorSpec(tensor.shape, tensor.dtype)
