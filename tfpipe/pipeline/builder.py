@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.call import Function, trace
+from tfpipe.pipeline.call import Function, call, specs, trace
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_function import CellCall, Sums
 from tfpipe.pipeline.clock import Clock
@@ -311,15 +311,21 @@ class _Step:
   def _pooled_moments(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     pooled = {}
     for stage, by_micro_batch in self._moments.items():
-      names = self._b._cells[stage].moment_names()
-      flats = [by_micro_batch[m] for m in range(self._num)]
+      names = [name for name, _ in self._b._cells[stage].moment_names()]
+      values = [tensor for m in range(self._num) for tensor in by_micro_batch[m]]
       device = self._device(_Copy(stage, 0))
       with tf.device(device), tf.name_scope(f"stage{stage}/moments"):
-        for i, (name, _) in enumerate(names):
-          pooled[name] = pool(
-            [flat[2 * i] for flat in flats], [flat[2 * i + 1] for flat in flats]
-          )
+        found = call(trace(self._pool, specs(values)), values)
+      pooled |= zip(names, zip(found[::2], found[1::2], strict=True), strict=True)
     return pooled
+
+  def _pool(self, *values: tf.Tensor) -> list[tf.Tensor]:
+    """Pools (mean, variance, mean, ...) of all micro-batches, one after the other."""
+    count = len(values) // self._num
+    found = []
+    for place in range(0, count, 2):
+      found += pool(values[place::count], values[place + 1 :: count])
+    return found
 
 
 @functools.cache

@@ -40,7 +40,7 @@ class Execution:
 PLAIN = Execution()
 
 
-def trace(body: Body, specs: Sequence[tf.TensorSpec], *, xla: bool = False) -> Function:
+def trace(body: Body, args: Sequence[tf.TensorSpec], *, xla: bool = False) -> Function:
   """Traces a function of tensors that is never inlined, compiled with XLA or not."""
   function = tf.function(
     body,
@@ -50,7 +50,7 @@ def trace(body: Body, specs: Sequence[tf.TensorSpec], *, xla: bool = False) -> F
   )
   # It may be called on any device, not only on that in scope.
   with tf.device(None):
-    return function.get_concrete_function(*specs)
+    return function.get_concrete_function(*args)
 
 
 def call(
@@ -143,7 +143,7 @@ class Call:
 
   @functools.cached_property
   def _first(self) -> Function:
-    return trace(lambda *args: self._cut(args), _specs(self._given))
+    return trace(lambda *args: self._cut(args), specs(self._given))
 
   @functools.cached_property
   def _adding(self) -> Function:
@@ -155,8 +155,9 @@ class Call:
       pairs = zip(args[count:], found[self._num_wanted :], strict=True)
       return [*found[: self._num_wanted], *[total + value for total, value in pairs]]
 
-    return trace(body, _specs([*self._given, *self._summed]))
+    return trace(body, specs([*self._given, *self._summed]))
 
 
-def _specs(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+def specs(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+  """Gives shapes and dtypes."""
   return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tfpipe.layers.base import Layer, WeightParams
@@ -12,7 +12,7 @@ from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import checks
 from tfpipe.pipeline.builder import StepBuilder
-from tfpipe.pipeline.call import PLAIN, Execution
+from tfpipe.pipeline.call import PLAIN, Execution, call, specs, trace
 from tfpipe.pipeline.cell import make_cells
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.micro_batch import micro_batch_size
@@ -101,7 +101,8 @@ class Pipeline:
       result = builder.build(batch, self.step.read_value(), timed=timed)
       # A loss or a moment that is not finite must not be learned from, whatever the
       # gradients are.
-      finite = _all_finite([result.micro_batch_losses, *result.moments.values()])
+      moments = [value for pair in result.moments.values() for value in pair]
+      finite = _all_finite([result.micro_batch_losses, *moments])
       weight = tf.where(finite, result.metrics["loss"][1], math.nan)
       update = learner.apply(result.gradient_sums, weight)
       moves = finite & tf.logical_not(update["skipped"])
@@ -199,13 +200,31 @@ class Pipeline:
     moves: tf.Tensor,
   ) -> None:
     """Steps the moving statistics once, unless the mini-batch is skipped."""
+    by_device: dict[str, list[tuple[tf.Variable, float, tf.Tensor]]] = {}
     for name, pair in moments.items():
       for kind, value in zip(("moving_mean", "moving_variance"), pair, strict=True):
         moving = self.weights[f"{name}/{kind}"]
-        with tf.device(moving.device):
-          old = moving.read_value()
-          new = old + (1.0 - decays[name]) * (value - old)
-          moving.assign(tf.where(moves, new, old))
+        row = (moving, decays[name], value)
+        by_device.setdefault(moving.device, []).append(row)
+    for device, rows in by_device.items():
+      values = [value for *_, value in rows]
+      with tf.device(device):
+        trace(_mover(rows), specs([moves, *values]))(moves, *values)
+
+
+def _mover(
+  rows: Sequence[tuple[tf.Variable, float, tf.Tensor]],
+) -> Callable[..., list[tf.Tensor]]:
+  """Gives the body of the function that steps some moving statistics."""
+
+  def body(moves: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+    for (moving, decay, _), value in zip(rows, values, strict=True):
+      old = moving.read_value()
+      new = old + (1.0 - decay) * (value - old)
+      moving.assign(tf.where(moves, new, old))
+    return []
+
+  return body
 
 
 def _when_all_done() -> tf.Tensor:
@@ -216,12 +235,19 @@ def _when_all_done() -> tf.Tensor:
     return Clock().read()
 
 
-def _all_finite(nest: object) -> tf.Tensor:
-  """Says whether every number in a nest of tensors is finite: a bool scalar."""
+def _all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Says whether every number of some tensors is finite: a bool scalar."""
+
+  def body(*own: tf.Tensor) -> list[tf.Tensor]:
+    return [tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in own])]
+
+  by_device: dict[str, list[tf.Tensor]] = {}
+  for tensor in tensors:
+    by_device.setdefault(tensor.device, []).append(tensor)
   flags = []
-  for tensor in tf.nest.flatten(nest):
-    with tf.device(tensor.device):
-      flags.append(tf.reduce_all(tf.math.is_finite(tensor)))
+  for device, own in by_device.items():
+    with tf.device(device):
+      flags += call(trace(body, specs(own)), own)
   return tf.reduce_all(tf.stack(flags))
 
 
