@@ -26,10 +26,6 @@ from tfpipe import schedule, simulate
 from tfpipe.plan import align
 from tfpipe.units import format_secs
 
-_ONLY = flags.DEFINE_list("only", [], "Sections to run; all without it.")
-_QUICK = flags.DEFINE_bool("quick", False, "One process of few steps each.")
-_JSON = flags.DEFINE_string("json", "", "File for the figures and all raw numbers.")
-
 DECODER = "lm.benchmark.Decoder"
 AMOEBANET = "image.benchmark.AmoebaNetD18x64"
 SHIPPED = ("lm.shakespeare.Char", "image.fashion_mnist.AmoebaNetTiny")
@@ -286,28 +282,36 @@ def table(figures: Sequence[Figure]) -> str:
   return align(rows)
 
 
+def define_flags() -> None:
+  """Defines the flags: other tools have an `--only` of their own."""
+  flags.DEFINE_list("only", [], f"Of {', '.join(SECTIONS)}; all without it.")
+  flags.DEFINE_bool("quick", False, "One process of few steps each.")
+  flags.DEFINE_string("json", "", "File for the figures and all raw numbers.")
+
+
 def main(argv: Sequence[str]) -> None:
   """Measures and prints."""
   if len(argv) > 1:
     sys.exit(f"error: unexpected arguments: {' '.join(argv[1:])}")
-  chosen = _ONLY.value or list(SECTIONS)
+  chosen = flags.FLAGS.only or list(SECTIONS)
   for name in chosen:
     if name not in SECTIONS:
       sys.exit(f"error: --only={name}: must be of {', '.join(SECTIONS)}")
-  bench = Bench(quick=_QUICK.value)
+  bench = Bench(quick=flags.FLAGS.quick)
   figures: list[Figure] = []
   for name in chosen:
     found = SECTIONS[name](bench)
     print(f"{name}\n{table(found)}\n", flush=True)
     figures += found
-  if _JSON.value:
+  if flags.FLAGS.json:
     values = {figure.name: figure.value for figure in figures}
     efficiency_figures = {"transformer": values.get("efficiency M=8")}
     text = json.dumps(
       {"efficiency": efficiency_figures, "figures": values, "raw": bench.raw}, indent=1
     )
-    pathlib.Path(_JSON.value).write_text(text)
+    pathlib.Path(flags.FLAGS.json).write_text(text)
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.optimizers.training import Training
+from tests.optimizers.training import Training, assert_same_bits
 from tfpipe.optimizers import Adam, Learner
 
 WEIGHTS = {
@@ -43,11 +43,11 @@ def batches(steps, examples=8):
 
 
 class Replicated:
-  """The model with a learner under MirroredStrategy on two logical CPUs."""
+  """The model with a learner under a strategy: MirroredStrategy on two CPUs, or one."""
 
-  def __init__(self, tf, cpus, **settings):
+  def __init__(self, tf, cpus, strategy=None, **settings):
     self._tf = tf
-    self.strategy = tf.distribute.MirroredStrategy(cpus[:2])
+    self.strategy = strategy or tf.distribute.MirroredStrategy(cpus[:2])
     self.learner = Learner.Params().Set(**settings).Instantiate()
     with self.strategy.scope():
       self.weights = {
@@ -65,17 +65,18 @@ class Replicated:
     sums = loss_sums(self._tf, self.weights, x, ids, y)
     return self.learner.apply(sums, self._tf.shape(x)[0])
 
-  def halves(self, batch):
-    """Gives each replica its half of a batch."""
+  def shares(self, batch):
+    """Gives each replica its share of a batch."""
+    number = self.strategy.num_replicas_in_sync
 
-    def half(context):
-      rows = slice(context.replica_id_in_sync_group, None, 2)
+    def share(context):
+      rows = slice(context.replica_id_in_sync_group, None, number)
       return tuple(self._tf.constant(part[rows]) for part in batch)
 
-    return self.strategy.experimental_distribute_values_from_function(half)
+    return self.strategy.experimental_distribute_values_from_function(share)
 
   def step(self, batch):
-    metrics = self.function(self.halves(batch))
+    metrics = self.function(self.shares(batch))
     local = self.strategy.experimental_local_results
     return {name: local(value)[0].numpy() for name, value in metrics.items()}
 
@@ -107,6 +108,22 @@ def test_replicas_equal_one_device_with_the_full_batch(tf, cpus, accumulate_step
     np.testing.assert_array_equal(second[name], first[name])
 
 
+@pytest.mark.parametrize("kind", ["OneDeviceStrategy", "MultiWorkerMirroredStrategy"])
+def test_a_strategy_of_one_replica_changes_no_bit(tf, cpus, kind):
+  if kind == "OneDeviceStrategy":
+    strategy = tf.distribute.OneDeviceStrategy(cpus[1])
+  else:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # of one worker
+  assert strategy.num_replicas_in_sync == 1
+  replicated = Replicated(tf, cpus, strategy, **SETTINGS)
+  single = Training(tf, WEIGHTS, ("kernel",), **SETTINGS)
+  for batch in batches(3):
+    tensors = [tf.constant(part) for part in batch]
+    expected = single.step(loss_sums(tf, single.weights, *tensors), weight=8.0)
+    assert_same_bits(replicated.step(batch), expected)
+  assert_same_bits(replicated.values(0), single.values())
+
+
 def collectives(graph):
   """Counts collective ops outside and inside the functions of a graph."""
   definition = graph.as_graph_def()
@@ -124,7 +141,7 @@ def test_replicas_exchange_one_pack_per_update_and_none_in_between(tf, cpus):
   batch = next(batches(1))
   for accumulate_steps, expected in (1, [2, 0]), (2, [0, 2]):
     replicated = Replicated(tf, cpus, accumulate_steps=accumulate_steps, **SETTINGS)
-    concrete = replicated.function.get_concrete_function(replicated.halves(batch))
+    concrete = replicated.function.get_concrete_function(replicated.shares(batch))
     # One pack of all sums in each of two replicas, in the branch that updates.
     assert collectives(concrete.graph) == expected
 
