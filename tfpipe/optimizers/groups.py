@@ -110,7 +110,8 @@ def handles(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 def read(handle: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
   """Reads a float32 variable in a shared function."""
   value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-  return tf.ensure_shape(value, shape)
+  value.set_shape(shape)
+  return value
 
 
 def trace(

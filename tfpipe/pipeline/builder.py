@@ -336,7 +336,8 @@ def _reader(shapes: tuple[tuple[int, ...], ...]) -> Function:
     found = []
     for handle, shape in zip(handles, shapes, strict=True):
       value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-      found.append(tf.ensure_shape(value, shape))
+      value.set_shape(shape)
+      found.append(value)
     return found
 
   return trace(body, [tf.TensorSpec([], tf.resource)] * len(shapes))
