@@ -13,7 +13,6 @@ So an action is one node. Nothing here knows the name of a schedule.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -62,6 +61,7 @@ class StepBuilder:
     self._seed_keys = seed_keys
     self._input_fields = input_fields
     self._order = order(schedule)
+    self._readers: dict[tuple[tuple[int, ...], ...], Function] = {}
     self._recomputed = {
       (a.stage, m) for a in self._order if a.kind == "R" for m in a.micro_batches
     }
@@ -75,6 +75,22 @@ class StepBuilder:
     """Says whether a forward is the one whose values the gradient uses."""
     again = (action.stage, micro_batch) in self._recomputed
     return bool(self._gradients) and (action.kind == "R" or not again)
+
+  def reader(self, shapes: tuple[tuple[int, ...], ...]) -> Function:
+    """Gives the function that reads float32 variables of these shapes."""
+
+    def body(*handles: tf.Tensor) -> list[tf.Tensor]:
+      found = []
+      for handle, shape in zip(handles, shapes, strict=True):
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        value.set_shape(shape)
+        found.append(value)
+      return found
+
+    if shapes not in self._readers:
+      specs = [tf.TensorSpec([], tf.resource)] * len(shapes)
+      self._readers[shapes] = trace(body, specs)
+    return self._readers[shapes]
 
   def moment_decays(self) -> dict[str, float]:
     """Name of each batch norm that hands out moments → decay of its averages."""
@@ -192,7 +208,7 @@ class _Step:
     variables = {name: self._b._weights[name] for name in names}
     for device in dict.fromkeys(v.device for v in variables.values()):
       own = {name: v for name, v in variables.items() if v.device == device}
-      read = _reader(tuple(static_shape(v) for v in own.values()))
+      read = self._b.reader(tuple(static_shape(v) for v in own.values()))
       with tf.device(device), tf.name_scope(f"stage{copy.stage}/weights"):
         found |= zip(own, read(*[v.handle for v in own.values()]), strict=True)
     return [found[name] for name in names]
@@ -326,21 +342,6 @@ class _Step:
     for place in range(0, count, 2):
       found += pool(values[place::count], values[place + 1 :: count])
     return found
-
-
-@functools.cache
-def _reader(shapes: tuple[tuple[int, ...], ...]) -> Function:
-  """Gives the function that reads float32 variables of these shapes."""
-
-  def body(*handles: tf.Tensor) -> list[tf.Tensor]:
-    found = []
-    for handle, shape in zip(handles, shapes, strict=True):
-      value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-      value.set_shape(shape)
-      found.append(value)
-    return found
-
-  return trace(body, [tf.TensorSpec([], tf.resource)] * len(shapes))
 
 
 _SCOPES = {
