@@ -1,5 +1,7 @@
 """More faults that were there once, or would be silent if they were not refused."""
 
+import gc
+
 import pytest
 
 from tests.pipeline import graphs, harness, toy, toy_faults
@@ -88,6 +90,25 @@ def test_no_sum_of_a_step_has_more_than_two_terms(tf):
   assert set(sums) == {2}
 
 
+@pytest.mark.parametrize("body", [toy_faults.Turns, toy_faults.Sides])
+def test_what_is_within_a_layer_outlives_its_trace(tf, body):
+  """Garbage collected before the first step, TensorFlow had lost the loop's body."""
+  network = toy_network(DENSE, body.Params(), LOSS)
+  expected, _ = harness.train(tf, network, 1, num_micro_batches=2)
+  training = harness.start(tf, network, num_partitions=2, num_micro_batches=2)
+  gc.collect()
+  training.step(network.batches(1)[0])
+  assert not harness.differences(training.state(), expected)
+
+
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_a_layer_may_hold_a_tensor(tf, remat):
+  """An eager tensor that an op reads directly could not be cut."""
+  network = toy_network(DENSE, toy_faults.Holding.Params(), DENSE, LOSS)
+  plain, split = states(tf, network, [(1, "none"), (3, remat)])
+  assert not harness.differences(plain, split)
+
+
 @pytest.mark.parametrize(
   "xla_layer", [toy_faults.Turns.Params(), toy_faults.Sides.Params()]
 )
@@ -110,6 +131,7 @@ def test_loops_and_branches_are_not_compiled(tf, xla_layer, remat):
     (toy_faults.Boxed.Params(), TypeError, "Box cannot cross the border of a layer"),
     (toy_faults.Inside.Params(), ValueError, "AddLoss within a branch, a loop"),
     (toy_faults.Noisy.Params(), ValueError, r"op gradient/.*RandomUniform.* has state"),
+    (toy_faults.Placed.Params(), ValueError, r"MatMul\) is placed on .*CPU:0"),
     (toy_faults.Wide.Params(), ValueError, "a loss must be a float32 scalar.*float64"),
   ],
 )

@@ -154,3 +154,22 @@ class Mix(Layer):
   def FProp(self, theta: NestedMap, *inputs: Any) -> Any:
     x, again, y = inputs
     return y + 0.3 * x + again
+
+
+class Placed(Body):
+  """Decides for itself where it runs."""
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
+    with tf.device("CPU:0"):
+      return tf.matmul(x, theta.w)
+
+
+class Holding(Body):
+  """Reads a tensor that was made before the graph, directly by an op."""
+
+  def __init__(self, params: InstantiableParams) -> None:
+    super().__init__(params)
+    self.table = tf.constant(np.linspace(0.0, 1.0, 64).reshape(8, 8), tf.float32)
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
+    return tf.tanh(tf.matmul(x, theta.w + self.table))

@@ -173,6 +173,20 @@ def check_pure(graph: tf.Graph, layer: Layer) -> None:
       )
 
 
+def check_undecided(graph: tf.Graph, layer: Layer) -> None:
+  """Checks that a layer leaves it to the partition where it runs.
+
+  Raises:
+    ValueError: an op is within tf.device.
+  """
+  for op in graph.get_operations():
+    if op.device:
+      raise ValueError(
+        f"layer {layer.name}: op {op.name} ({op.type}) is placed on {op.device}; a "
+        "layer runs on the device of its stage, so FProp may not use tf.device"
+      )
+
+
 def check_compiles(graph: tf.Graph, layer: Layer) -> None:
   """Checks that XLA can compile a layer and its gradient apart.
 

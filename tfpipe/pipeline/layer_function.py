@@ -17,7 +17,7 @@ from tfpipe.layers.base import Aux, Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
 from tfpipe.pipeline.call import Call, Execution
-from tfpipe.pipeline.checks import check_pure
+from tfpipe.pipeline.checks import check_pure, check_undecided
 from tfpipe.pipeline.gradient import GradientKey, LayerGradient
 from tfpipe.pipeline.subgraph import GraphCutter
 from tfpipe.structure import Structure
@@ -62,10 +62,12 @@ class LayerFunction:
     weights = [tf.TensorSpec(w.shape, tf.float32) for w in layer.weights().values()]
     self.num_weights, self.num_inputs = len(weights), len(specs)
     self.num_seeds = len(layer.seeds())
-    concrete = tf.function(self._body, autograph=False).get_concrete_function(
-      weights, tf.TensorSpec([self.num_seeds, 3], tf.int64), specs, dict(side)
-    )
+    with tf.device(None):
+      concrete = tf.function(self._body, autograph=False).get_concrete_function(
+        weights, tf.TensorSpec([self.num_seeds, 3], tf.int64), specs, dict(side)
+      )
     check_pure(concrete.graph, layer)
+    check_undecided(concrete.graph, layer)
     count = len(concrete.inputs) - len(concrete.captured_inputs)
     self.args = list(concrete.inputs[:count])
     self.outputs = list(concrete.outputs)
@@ -127,13 +129,13 @@ class LayerFunction:
 
 def signature(layer: Layer) -> object:
   """Gives a key that is equal for layers that differ in their names only."""
-  params = layer.params.Copy().Set(name="")
-  try:
-    state = pickle.dumps([own.state() for own in _tree(layer)])
-  except (pickle.PicklingError, AttributeError, TypeError):
-    return object()  # nobody knows whether another one's is equal
   cls = type(layer)
-  return f"{cls.__module__}.{cls.__qualname__}", params.ToText(), state
+  try:
+    text = layer.params.Copy().Set(name="").ToText()
+    state = pickle.dumps([own.state() for own in _tree(layer)])
+  except (pickle.PicklingError, AttributeError, RecursionError, TypeError, ValueError):
+    return object()  # nobody knows whether another one's is equal
+  return f"{cls.__module__}.{cls.__qualname__}", text, state
 
 
 def _tree(layer: Layer) -> Iterator[Layer]:

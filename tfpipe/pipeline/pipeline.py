@@ -61,6 +61,9 @@ class Pipeline:
     self._remat_layers = remat_layers
     self._execution = execution
     self._declared = declared_weights(layers)
+    # TensorFlow forgets functions within loops and branches with the graph of the layer
+    # that made them, even if a step calls them.
+    self._traced: list[StepBuilder] = []
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
       self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="step")
@@ -108,7 +111,7 @@ class Pipeline:
       moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       self.step.assign_add(1)
-      times = {"times": result.times, "end": _when_all_done()} if timed else {}
+      times = {"times": result.times, "end": _end(result.times)} if timed else {}
       return {
         "metrics": result.metrics,
         "update": update,
@@ -172,7 +175,7 @@ class Pipeline:
       execution=self._execution,
     )
     checks.check_metrics(cells[-1].function.out_specs)
-    return StepBuilder(
+    builder = StepBuilder(
       cells,
       schedule,
       self._devices,
@@ -182,6 +185,8 @@ class Pipeline:
       input_fields=self._input_fields,
       remat_layers=self._remat_layers,
     )
+    self._traced.append(builder)
+    return builder
 
   def _create_weights(self, seed: int) -> dict[str, tf.Variable]:
     weights = {}
@@ -227,11 +232,11 @@ def _mover(
   return body
 
 
-def _when_all_done() -> tf.Tensor:
-  """Reads the clock after all that the graph so far changes: float64 seconds."""
+def _end(times: tf.Tensor | None) -> tf.Tensor:
+  """Reads the clock after all actions and changes so far: float64 seconds."""
   ops = tf.compat.v1.get_default_graph().get_operations()
   changes = [op for op in ops if op.op_def.is_stateful and op.type != "ReadVariableOp"]
-  with tf.control_dependencies(changes):
+  with tf.control_dependencies([*changes, *([] if times is None else [times])]):
     return Clock().read()
 
 

@@ -98,7 +98,8 @@ class GraphCutter:
       def value(name: str) -> tf.Tensor:
         if name in folded:
           return tf.constant(folded[name])
-        return args[places[name]] if name in places else captured[name]
+        # What is captured may be eager; an op of its own captures it here too.
+        return args[places[name]] if name in places else tf.identity(captured[name])
 
       results = {name: tf.identity(value(source)) for name, source in direct.items()}
       rest = [tensor.name for tensor in wanted if tensor.name not in results]
@@ -190,7 +191,9 @@ class GraphCutter:
         data = [name for name in node.input if not name.startswith("^")]
         del copy.input[:]
         copy.input.extend(data)
-        copy.attr.pop("_class", None)  # colocation with ops that may be elsewhere
+        # Where it is called it runs, with all ops that it may be colocated with.
+        copy.attr.pop("_class", None)
+        copy.device = ""
         _add_in_order(part)
     return part
 
