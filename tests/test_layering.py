@@ -53,11 +53,12 @@ MAY_IMPORT = {
   "input": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
   "layers": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
   "lazy": set(),
-  "optimizers": {"checks", "lazy", "params", "spelling"},
-  "pipeline": {*BASE, "layers", "lazy", "optimizers", "structure"},
+  "optimizers": {"checks", "lazy", "params", "spelling", "traced"},
+  "pipeline": {*BASE, "layers", "lazy", "optimizers", "structure", "traced"},
   "program": {*BASE, "input", "lazy", "optimizers", "pipeline", "structure", "task"},
   "structure": {"lazy"},
   "task": {"optimizers", "params"},
+  "traced": {"lazy"},
   "trainer": {*BASE, "program"},
 }
 

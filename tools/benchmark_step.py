@@ -1,12 +1,11 @@
 """Runs some steps of one experiment and prints what they took; see `benchmark`.
 
-python -m tools.benchmark_step --model=lm.shakespeare.Char --steps=5
+python -m tools.benchmark_step --experiment=lm.shakespeare.Char --steps=5
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import time
@@ -39,7 +38,7 @@ def measure(step: Callable[[], Any], count: int) -> dict[str, list[float]]:
 
 
 def run(model: str, changes: Sequence[str], count: int, started: float) -> dict:
-  """Gives times of steps and of the start, nodes, and the peak of memory."""
+  """Gives times of the start, of steps and of their data, nodes, and operations."""
   params = trainer.model_params(model, changes)
   num_micro_batches = params.pipeline.num_micro_batches
   costs = Network(params).costs(num_micro_batches)
@@ -68,11 +67,9 @@ def run(model: str, changes: Sequence[str], count: int, started: float) -> dict:
     made.pipeline.step.numpy()
   return {
     "start": first,
-    "start_cpu": time.process_time(),
     **_nodes(function),
     "flops": 3 * num_micro_batches * sum(cost.flops for cost in costs),
     "data_wait": statistics.median(waits[1:] or waits),
-    "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     **measure(step, count),
   }
 

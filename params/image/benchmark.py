@@ -36,10 +36,3 @@ class AmoebaNetD18x64(experiment.Experiment):
       dropout_keep=1.0,
       learner=Learner.Params().Set(optimizer=SGD.Params(), learning_rate=0.01),
     )
-
-  def Model(self) -> Params:
-    """Two partitions, eight micro-batches, one thread for each logical CPU."""
-    p = super().Model()
-    p.pipeline.Set(num_partitions=2, num_micro_batches=8, remat="none")
-    p.pipeline.Set(devices="cpu", intra_op_threads=1)
-    return p

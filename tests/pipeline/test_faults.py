@@ -2,6 +2,7 @@
 
 import gc
 
+import numpy as np
 import pytest
 
 from tests.pipeline import graphs, harness, toy, toy_faults
@@ -107,6 +108,18 @@ def test_a_layer_may_hold_a_tensor(tf, remat):
   network = toy_network(DENSE, toy_faults.Holding.Params(), DENSE, LOSS)
   plain, split = states(tf, network, [(1, "none"), (3, remat)])
   assert not harness.differences(plain, split)
+
+
+def test_layers_whose_params_have_no_text_share_nothing(tf):
+  """An array among the Params ended in an error that named no layer."""
+  first, second = (
+    toy_faults.Table.Params().Set(table=np.full(8, factor)) for factor in (0.5, 2.0)
+  )
+  network = toy_network(first, second, LOSS)
+  plain, split = states(tf, network, [(1, "none"), (3, "cell")])
+  assert not harness.differences(plain, split)
+  swapped, _ = states(tf, toy_network(second, first, LOSS), [(1, "none")] * 2)
+  assert harness.differences(plain, swapped)
 
 
 @pytest.mark.parametrize(

@@ -173,3 +173,16 @@ class Holding(Body):
 
   def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
     return tf.tanh(tf.matmul(x, theta.w + self.table))
+
+
+class Table(Body):
+  """Has a NumPy array among its Params, which has no text."""
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    p = super().Params()
+    p.Define("table", None, "Factors, [dim].")
+    return p
+
+  def FProp(self, theta: NestedMap, x: tf.Tensor) -> Any:
+    return tf.tanh(tf.matmul(x, theta.w)) * tf.constant(self.params.table, tf.float32)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers.state import static_shape
+from tfpipe.traced import Function, specs, trace
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.replicas import Replica
-
-
-Function: TypeAlias = "Callable[..., Sequence[tf.Tensor]]"
 
 
 class Kind(NamedTuple):
@@ -99,27 +97,9 @@ def call_all(
     ]
     return [tf.concat(parts, axis=0) for parts in zip(*found, strict=True)]
 
-  return list(trace(body, [tf.TensorSpec(a.shape, a.dtype) for a in args])(*args))
+  return list(trace(body, specs(args))(*args))
 
 
 def handles(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
   """Gives what a shared function takes for variables."""
   return [variable.handle for variable in variables]
-
-
-def read(handle: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-  """Reads a float32 variable in a shared function."""
-  value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-  value.set_shape(shape)
-  return value
-
-
-def trace(
-  body: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
-) -> Function:
-  """Traces a function of a flat list, to be called on any device and never inlined."""
-  function = tf.function(
-    body, autograph=False, experimental_attributes={"_noinline": True}
-  )
-  with tf.device(None):
-    return function.get_concrete_function(*specs)

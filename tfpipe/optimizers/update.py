@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers.gradients import HOST
-from tfpipe.optimizers.groups import (
-  Function,
-  Group,
-  Kind,
-  by_device,
-  call_all,
-  groups,
-  handles,
-  read,
-  trace,
-)
+from tfpipe.optimizers.groups import Group, Kind, by_device, call_all, groups, handles
 from tfpipe.optimizers.state import SKIPS, STEP
+from tfpipe.traced import Function, handle_specs, read, trace
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.base import Optimizer
@@ -190,7 +181,7 @@ class Update:
         halves.append(tf.nn.l2_loss(self._mean_gradient(total, divisor, weight)))
       return [tf.stack(halves)]
 
-    return trace(body, [tf.TensorSpec([]), *_specs(kind), *_handle_specs(count)])
+    return trace(body, [tf.TensorSpec([]), *_specs(kind), *handle_specs(count)])
 
   def _make_l2_halves(self, kind: Kind) -> Function:
     """Makes the function (weights) → sum(x²)/2 of those with an L2 term, else 0."""
@@ -202,7 +193,7 @@ class Update:
       ]
       return [tf.stack(halves)]
 
-    return trace(body, _handle_specs(len(kind.shapes)))
+    return trace(body, handle_specs(len(kind.shapes)))
 
   def _mean_gradient(
     self, total: tf.Tensor, divisor: tf.Tensor, weight: tf.Tensor | None
@@ -289,7 +280,7 @@ class Update:
       return []
 
     scalars = [tf.TensorSpec([])] * 5
-    return trace(body, [*scalars, *_specs(kind), *_handle_specs(sum(sizes))])
+    return trace(body, [*scalars, *_specs(kind), *handle_specs(sum(sizes))])
 
   def _ema_decay(self, count: tf.Tensor) -> tf.Tensor:
     decay = tf.constant(self.ema_decay)
@@ -304,10 +295,6 @@ def _assign(handle: tf.Tensor, value: tf.Tensor) -> None:
 
 def _specs(kind: Kind) -> list[tf.TensorSpec]:
   return [tf.TensorSpec(shape) for shape in kind.shapes]
-
-
-def _handle_specs(count: int) -> list[tf.TensorSpec]:
-  return [tf.TensorSpec([], tf.resource)] * count
 
 
 def _sum(halves: tf.Tensor) -> tf.Tensor:

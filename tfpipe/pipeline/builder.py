@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.call import Function, call, specs, trace
+from tfpipe.pipeline.call import call
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_function import CellCall, Sums
 from tfpipe.pipeline.clock import Clock
@@ -26,6 +26,7 @@ from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
+from tfpipe.traced import Function, handle_specs, read, specs, trace
 
 
 class _Copy(NamedTuple):
@@ -71,25 +72,18 @@ class StepBuilder:
       make_gradients(cells, trainable, remat_layers=remat_layers) if backward else []
     )
 
-  def keeps(self, action: Action, micro_batch: int) -> bool:
-    """Says whether a forward is the one whose values the gradient uses."""
-    again = (action.stage, micro_batch) in self._recomputed
-    return bool(self._gradients) and (action.kind == "R" or not again)
+  def keeps(self, stage: int, micro_batch: int) -> bool:
+    """Says whether the gradient uses the values of the first forward."""
+    return bool(self._gradients) and (stage, micro_batch) not in self._recomputed
 
   def reader(self, shapes: tuple[tuple[int, ...], ...]) -> Function:
     """Gives the function that reads float32 variables of these shapes."""
 
     def body(*handles: tf.Tensor) -> list[tf.Tensor]:
-      found = []
-      for handle, shape in zip(handles, shapes, strict=True):
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-        value.set_shape(shape)
-        found.append(value)
-      return found
+      return [read(*pair) for pair in zip(handles, shapes, strict=True)]
 
     if shapes not in self._readers:
-      specs = [tf.TensorSpec([], tf.resource)] * len(shapes)
-      self._readers[shapes] = trace(body, specs)
+      self._readers[shapes] = trace(body, handle_specs(len(shapes)))
     return self._readers[shapes]
 
   def moment_decays(self) -> dict[str, float]:
@@ -180,7 +174,7 @@ class _Step:
   def _act(self, action: Action, m: int) -> None:
     copy = _Copy(action.stage, action.pipe)
     if action.kind == "F":
-      self._forward(copy, m, keeps=self._b.keeps(action, m))
+      self._forward(copy, m)
     elif action.kind == "R":
       self._recompute(copy, m)
     elif action.kind == "B":
@@ -235,7 +229,7 @@ class _Step:
     found, self._tokens[device] = function(values, self._tokens[device], *sums)
     return found
 
-  def _forward(self, copy: _Copy, m: int, *, keeps: bool) -> None:
+  def _forward(self, copy: _Copy, m: int) -> None:
     """Calls the cell; what the gradient reads is kept if this call is for it."""
     stage = copy.stage
     function = self._b._cells[stage].function
@@ -243,7 +237,7 @@ class _Step:
       feed = self._feeds[copy][m]
       self._inputs[0, m] = [feed[name] for name in self._b._input_fields]
     args = self._args(copy, m)
-    if keeps:
+    if self._b.keeps(stage, m):
       flat = self._run(copy, self._b._gradients[stage].forward, args)
       self._calls[stage, m] = [*args, *flat[function.num_outputs :]]
     else:

@@ -13,15 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline.subgraph import GraphCutter
-
-Function: TypeAlias = Any
-"""A ConcreteFunction, of which TensorFlow's own type tells little."""
-Body: TypeAlias = "Callable[..., Sequence[tf.Tensor]]"
+from tfpipe.traced import Function, specs, trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,19 +34,6 @@ class Execution:
 
 
 PLAIN = Execution()
-
-
-def trace(body: Body, args: Sequence[tf.TensorSpec], *, xla: bool = False) -> Function:
-  """Traces a function of tensors that is never inlined, compiled with XLA or not."""
-  function = tf.function(
-    body,
-    autograph=False,
-    jit_compile=xla or None,
-    experimental_attributes={"_noinline": True},
-  )
-  # It may be called on any device, not only on that in scope.
-  with tf.device(None):
-    return function.get_concrete_function(*args)
 
 
 def call(
@@ -101,7 +84,7 @@ class Call:
     known: tensors that are known when it is called.
     wanted: tensors that it gives.
     summed: tensors that it gives behind them, each added to a sum if there is one.
-    execution: how it is run; what XLA compiles may not write to sums.
+    execution: how it is run.
 
   Attributes:
     reads: places of the known tensors that it reads, and so is called with.
@@ -124,7 +107,7 @@ class Call:
     self._given = [known[place] for place in self.reads]
     self._summed = list(summed)
     self.num_summed = len(summed)
-    self._cut, self._calls = cutter.cut(self._given, [*wanted, *summed])
+    self._cut, self._calls_others = cutter.cut(self._given, [*wanted, *summed])
 
   def __call__(
     self, values: Sequence[tf.Tensor], sums: Sequence[tf.Tensor] | None = None
@@ -133,10 +116,10 @@ class Call:
 
     Args:
       values: what it reads.
-      sums: as many as there are summed tensors, used up: they hold the new sums
-        afterwards. None: what is returned begins new ones.
+      sums: one for each summed tensor, which is added to it. None: what is summed
+        begins new sums.
     """
-    serial = self._execution.serial and not self._calls
+    serial = self._execution.serial and not self._calls_others
     if sums is None:
       return call(self._first, values, serial=serial)
     return call(self._adding, [*values, *sums], serial=serial)
@@ -156,8 +139,3 @@ class Call:
       return [*found[: self._num_wanted], *[total + value for total, value in pairs]]
 
     return trace(body, specs([*self._given, *self._summed]))
-
-
-def specs(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
-  """Gives shapes and dtypes."""
-  return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]

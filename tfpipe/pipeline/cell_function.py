@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.call import Call, Execution, Function, call, trace
+from tfpipe.pipeline.call import Call, Execution, call
 from tfpipe.pipeline.layer_function import LayerFunction
+from tfpipe.traced import Function, trace
 
 Wire: TypeAlias = tuple[str | int, ...]
 Sums: TypeAlias = "Sequence[tf.Tensor] | None"
@@ -125,9 +126,9 @@ class CellFunction:
     """Makes a function that calls one of each layer, in order.
 
     Args:
-      calls: they give what a layer's forward gives, the last of them from the place
-      first: on.
+      calls: they give what a layer's forward gives.
       wanted: what the function gives.
+      first: place of the first of these that the last call gives.
     """
     firsts = [0] * (len(calls) - 1) + [first]
 
@@ -152,15 +153,12 @@ class CellFunction:
       found |= dict.fromkeys(self._keys if wire[0] == "seeds" else [wire])
     return found
 
-  def seeds(self, keys: tf.Tensor, step: tf.Tensor, row: tf.Tensor) -> list[tf.Tensor]:
+  def seeds(self, values: Values) -> list[tf.Tensor]:
     """Gives the seeds of each layer: int64 [number, 3], see `CreateSeed`."""
+    keys, step, row = values.pick(self._keys)
     sizes = [layer.num_seeds for layer in self.layers]
     rest = tf.broadcast_to(tf.stack([step, row]), [sum(sizes), 2])
     return tf.split(tf.concat([keys[:, None], rest], axis=1), sizes)
-
-  def seeds_from(self, values: Values) -> list[tf.Tensor]:
-    """Gives the seeds of each layer from the cell's arguments."""
-    return self.seeds(*values.pick(self._keys))
 
   def outputs(self, flat: Sequence[tf.Tensor]) -> CellOutputs:
     """Takes the outputs apart."""
@@ -217,7 +215,7 @@ class Values:
 
   def _get(self, wire: Wire) -> tf.Tensor:
     if wire[0] == "seeds" and wire not in self._known:
-      seeds = self._cell.seeds_from(self)
+      seeds = self._cell.seeds(self)
       self._known |= {("seeds", layer): rows for layer, rows in enumerate(seeds)}
     return self._known[wire]
 

@@ -12,7 +12,7 @@ from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import checks
 from tfpipe.pipeline.builder import StepBuilder
-from tfpipe.pipeline.call import PLAIN, Execution, call, specs, trace
+from tfpipe.pipeline.call import PLAIN, Execution, call
 from tfpipe.pipeline.cell import make_cells
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.micro_batch import micro_batch_size
@@ -21,6 +21,7 @@ from tfpipe.schedule import forward
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
+from tfpipe.traced import specs, trace
 
 Batch: TypeAlias = "Mapping[str, tf.TensorSpec]"
 

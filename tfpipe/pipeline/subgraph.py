@@ -229,7 +229,8 @@ def _add_in_order(part: tf.compat.v1.GraphDef) -> None:
   """Makes the last op, if it is a sum of three or more, a chain of sums of two.
 
   Such a sum begins with whatever buffer it may write to: with one that nobody else
-  still needs. So its last bits would depend on the schedule, and even on time.
+  still needs. So its last bits would depend on the schedule, and even on time. Sums in
+  functions that an op calls, as a loop does, stay as they are.
   """
   node = part.node[-1]
   if node.op != "AddN" or node.attr["T"].type == tf.variant.as_datatype_enum:
