@@ -59,6 +59,9 @@ _COUNTS = {
 }
 
 
+_GUARDS = ("loss_spike", "on_loss_spike", "step_timeout_secs")
+
+
 @pytest.mark.parametrize(("path", "least"), _COUNTS.items())
 def test_counts_are_whole_numbers_from_their_least_value_on(path, least):
   model.check(make().Set(**{path: least}))
@@ -73,7 +76,8 @@ def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
   others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
-  assert paths == {*_COUNTS, *(f"pipeline.{key}" for key in others)}
+  guards = {f"train.{key}" for key in _GUARDS}
+  assert paths == {*_COUNTS, *guards, *(f"pipeline.{key}" for key in others)}
 
 
 @pytest.mark.parametrize("key", ["schedule", "remat"])

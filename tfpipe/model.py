@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tfpipe import schedule
@@ -9,6 +10,7 @@ from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
 REMAT = ("none", "cell", "layer")
+SPIKE_POLICIES = ("warn", "skip", "stop")
 DEVICE_KINDS = ("auto", "cpu", "gpu")
 ZB_AUTO = "zb_auto"
 SCHEDULES = (*schedule.NAMES, ZB_AUTO)
@@ -92,6 +94,23 @@ def TrainParams() -> Params:
   p.Define(
     "eval_interval_steps", 0, "Steps between evaluations; 0: only after the last step."
   )
+  p.Define(
+    "loss_spike",
+    0.0,
+    "A loss above this many medians of the last 32 is a spike. 0 looks for none.",
+  )
+  p.Define(
+    "on_loss_spike",
+    "warn",
+    "What a spike does: 'warn' says so, 'skip' makes no update of it, 'stop' ends the "
+    "run before it.",
+  )
+  p.Define(
+    "step_timeout_secs",
+    0.0,
+    "Seconds after which a step, or waiting for its data, ends the run and says what "
+    "hangs; the first step takes longest. 0 waits for ever.",
+  )
   return p
 
 
@@ -155,6 +174,7 @@ def check(p: Params) -> None:
     _check_count("train", p.train, key, 1)
   for key in ("max_steps", "eval_interval_steps", "seed"):
     _check_count("train", p.train, key, 0)
+  _check_guards(p.train)
 
 
 def schedule_options(name: str) -> tuple[str, ...]:
@@ -246,6 +266,26 @@ def _check_kind(p: Params, key: str, method: str) -> None:
   if not isinstance(value, InstantiableParams) or not hasattr(value.cls, method):
     found = value.cls if isinstance(value, InstantiableParams) else value
     raise ValueError(f"{key}={found!r}: must be the Params of a class with {method}")
+
+
+def _check_guards(train: Params) -> None:
+  _check_number("train", train, "loss_spike", 1)
+  _check_choice("train", train, "on_loss_spike", SPIKE_POLICIES)
+  if train.on_loss_spike != "warn" and not train.loss_spike:
+    raise ValueError(
+      f"train.on_loss_spike={train.on_loss_spike!r} has no effect with "
+      "train.loss_spike=0, which looks for none"
+    )
+  _check_number("train", train, "step_timeout_secs", 0)
+
+
+def _check_number(owner: str, p: Params, key: str, least: float) -> None:
+  value = p.Get(key)
+  number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not number or not (value == 0 or least < value < math.inf):
+    raise ValueError(
+      f"{owner}.{key}={value!r}: must be 0, or a finite number above {least}"
+    )
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -25,7 +25,8 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, profile, quiet
+from tfpipe.program import checkpoint, profile, quiet, restarts
+from tfpipe.program.guard import StepError, failed
 from tfpipe.program.lock import lock
 from tfpipe.program.report import differences, first_screen, lists, show
 from tfpipe.program.run import Run
@@ -79,6 +80,11 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
+flags.DEFINE_integer(
+  "max_restarts",
+  0,
+  "Times that training is started again, from the newest checkpoint, after a crash.",
+)
 flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
 )
@@ -217,6 +223,7 @@ def _prepare() -> tuple[Params, str]:
     raise ValueError(f"--mode={FLAGS.mode}: {allowed}")
   _check_logdir()
   _check_plan_flags()
+  restarts.check(FLAGS.max_restarts, FLAGS.mode)
   params = model_params(FLAGS.model, overrides())
   whole = registry.Get(FLAGS.model)().Model()
   changes = differences(whole.ToText(), params.ToText())
@@ -298,6 +305,8 @@ def _set_up(
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
+  if restarts.wanted(FLAGS.max_restarts, FLAGS.mode):
+    sys.exit(restarts.supervise(sys.argv[1:], FLAGS.max_restarts))
   with contextlib.ExitStack() as held:
     _run(argv, held)
 
@@ -316,6 +325,8 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
     trainer.train()
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
+  except StepError as error:
+    sys.exit(failed(error))
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:

@@ -22,6 +22,7 @@ from tfpipe.pipeline.call import call
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_function import CellCall, Sums
 from tfpipe.pipeline.clock import Clock
+from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
@@ -95,7 +96,12 @@ class StepBuilder:
     return [action for action in self._order if action.kind != "U"]
 
   def build(
-    self, batch: Mapping[str, tf.Tensor], step: tf.Tensor, *, timed: bool = False
+    self,
+    batch: Mapping[str, tf.Tensor],
+    step: tf.Tensor,
+    *,
+    timed: bool = False,
+    marks: Marks | None = None,
   ) -> StepResult:
     """Runs the schedule on a mini-batch; call it inside a tf.function.
 
@@ -103,8 +109,9 @@ class StepBuilder:
       batch: fields [batch, ...].
       step: int64 scalar, for random numbers.
       timed: whether to report when each action ran.
+      marks: where each device counts the actions that it has done.
     """
-    return _Step(self, batch, step, Clock() if timed else None).run()
+    return _Step(self, batch, step, Clock() if timed else None, marks).run()
 
 
 class _Step:
@@ -116,10 +123,12 @@ class _Step:
     batch: Mapping[str, tf.Tensor],
     step: tf.Tensor,
     clock: Clock | None,
+    marks: Marks | None,
   ) -> None:
     self._b = builder
     self._step = step
     self._clock = clock
+    self._marks = marks
     self._times: list[tf.Tensor] = []
     self._num = builder._schedule.num_micro_batches
     self._batch = batch
@@ -154,6 +163,9 @@ class _Step:
         with tf.device(device), tf.name_scope(_scope(action, m)):
           self._act(action, m)
       self._read_clock(action)
+      if self._marks:
+        device = self._b._schedule.device(action)
+        self._marks.add(device, self._tokens[self._b._devices[device]])
     return self._result()
 
   def _read_clock(self, action: Action) -> None:

@@ -134,7 +134,7 @@ class CellFunction:
 
     def body(values: Values, _: Sums) -> list[tf.Tensor]:
       for index, part in enumerate(calls):
-        found = values.call(part, self.reads(index, part))
+        found = values.call(index, part, self.reads(index, part))
         values.put("out", index, found, firsts[index])
       return values.pick(wanted)
 
@@ -193,11 +193,11 @@ class Values:
     self.end = start
 
   def call(
-    self, part: Call, reads: Iterable[Wire], sums: Sums = None
+    self, layer: int, part: Call, reads: Iterable[Wire], sums: Sums = None
   ) -> list[tf.Tensor]:
-    """Calls a function of a layer."""
+    """Calls a function of a layer, whose number an error in it will show."""
     values = self.pick(reads)
-    with tf.control_dependencies([self.end]):
+    with tf.control_dependencies([self.end]), tf.name_scope(f"layer{layer}"):
       found = part(values, sums)
     if found:
       self.end = found[0].op

@@ -168,12 +168,12 @@ class CellGradient:
     for index in reversed(range(len(calls))):
       part, gradient = calls[index], self._layers[index]
       if again:
-        kept = values.call(gradient.again, self._layer_reads(index, gradient.again))
+        reads = self._layer_reads(index, gradient.again)
+        kept = values.call(index, gradient.again, reads)
         values.put("out", index, kept, len(self._cell.layers[index].outputs))
       own = slice(self._starts[index], self._starts[index + 1])
-      given = values.call(
-        part, self._layer_reads(index, part), None if sums is None else sums[own]
-      )
+      reads = self._layer_reads(index, part)
+      given = values.call(index, part, reads, None if sums is None else sums[own])
       first = len(given) - part.num_summed
       if first:  # W gives nothing else
         values.put("dy", index - 1, given[: gradient.num_dxs])

@@ -9,13 +9,17 @@ from typing import TypeAlias
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
+from tfpipe.optimizers.gradients import HOST
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import checks
 from tfpipe.pipeline.builder import StepBuilder
 from tfpipe.pipeline.call import PLAIN, Execution, call
-from tfpipe.pipeline.cell import make_cells
+from tfpipe.pipeline.cell import Cell, make_cells
 from tfpipe.pipeline.clock import Clock
+from tfpipe.pipeline.loss_window import LossWindow
+from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.micro_batch import micro_batch_size
+from tfpipe.pipeline.probe import Probe
 from tfpipe.pipeline.step_result import Metrics
 from tfpipe.schedule import forward
 from tfpipe.schedule.action import Action
@@ -83,7 +87,13 @@ class Pipeline:
     return [n for n, w in self._declared.items() if w.l2 and w.trainable]
 
   def train_function(
-    self, learner: Learner, batch: Batch, *, timed: bool = False
+    self,
+    learner: Learner,
+    batch: Batch,
+    *,
+    timed: bool = False,
+    marks: Marks | None = None,
+    losses: LossWindow | None = None,
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces one synchronous training step.
 
@@ -91,27 +101,37 @@ class Pipeline:
       learner: has its state created for `trainable()`.
       batch: specs [batch, ...] of the fields of a mini-batch.
       timed: whether a step reports when it did what.
+      marks: where each device counts the actions that it has done.
+      losses: what the loss is compared with. An update is skipped as one that is not
+        finite if the loss is a spike and it says so.
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
       (what `Learner.apply` reports), `micro_batch_losses`, and `finite`: whether all
       losses and batch moments are. If timed also `times`: float64 [number of actions,
       2], seconds at which each of `timed_actions` started and ended, and `end`: when
-      the update was done.
+      the update was done. With `losses` also `spike`, a bool, and `median`.
     """
     builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
-      result = builder.build(batch, self.step.read_value(), timed=timed)
+      result = builder.build(batch, self.step.read_value(), timed=timed, marks=marks)
       # A loss or a moment that is not finite must not be learned from, whatever the
       # gradients are.
       moments = [value for pair in result.moments.values() for value in pair]
       finite = _all_finite([result.micro_batch_losses, *moments])
-      weight = tf.where(finite, result.metrics["loss"][1], math.nan)
+      usable, judged = finite, {}
+      if losses:
+        total, weight = result.metrics["loss"]
+        spike, median = losses.add(total / weight)
+        usable = finite & tf.logical_not(spike) if losses.refuses else finite
+        judged = {"spike": spike, "median": median}
+      weight = tf.where(usable, result.metrics["loss"][1], math.nan)
       update = learner.apply(result.gradient_sums, weight)
-      moves = finite & tf.logical_not(update["skipped"])
+      moves = usable & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
-      self.step.assign_add(1)
+      with tf.control_dependencies(marks.taken() if marks else []):
+        self.step.assign_add(1)
       times = {"times": result.times, "end": _end(result.times)} if timed else {}
       return {
         "metrics": result.metrics,
@@ -119,6 +139,7 @@ class Pipeline:
         "micro_batch_losses": result.micro_batch_losses,
         "finite": finite,
         **times,
+        **judged,
       }
 
     return tf.function(step, autograph=False).get_concrete_function(dict(batch))
@@ -159,22 +180,8 @@ class Pipeline:
     do_eval: bool,
   ) -> StepBuilder:
     checks.check_fields(batch, self._layers, self._input_fields)
-    shapes = {name: static_shape(spec) for name, spec in batch.items()}
-    rows = next(iter(shapes.values()))[0]
-    size = micro_batch_size(rows, schedule.num_micro_batches)
-    part = {
-      name: tf.TensorSpec([size, *shapes[name][1:]], spec.dtype)
-      for name, spec in batch.items()
-    }
-    inputs = [part[name] for name in self._input_fields]
-    cells = make_cells(
-      self._layers,
-      self._ranges,
-      tuple(inputs) if len(inputs) > 1 else inputs[0],
-      part,
-      do_eval=do_eval,
-      execution=self._execution,
-    )
+    part = _part(batch, schedule.num_micro_batches)
+    cells = self._cells(part, self._ranges, do_eval=do_eval)
     checks.check_metrics(cells[-1].function.out_specs)
     builder = StepBuilder(
       cells,
@@ -188,6 +195,43 @@ class Pipeline:
     )
     self._traced.append(builder)
     return builder
+
+  def _cells(
+    self, part: Batch, ranges: Sequence[tuple[int, int]], *, do_eval: bool = False
+  ) -> list[Cell]:
+    """Traces cells for micro-batches of these specs."""
+    inputs = [part[name] for name in self._input_fields]
+    return make_cells(
+      self._layers,
+      ranges,
+      tuple(inputs) if len(inputs) > 1 else inputs[0],
+      part,
+      do_eval=do_eval,
+      execution=self._execution,
+    )
+
+  def probe(self, batch: Batch, *, one_device: bool = False) -> Probe:
+    """Makes what looks for the layer in which something goes wrong.
+
+    Args:
+      batch: specs [batch, ...] of the fields of a mini-batch.
+      one_device: run all layers on the host, not each where it is.
+    """
+    part = _part(batch, self._schedule.num_micro_batches)
+    devices = [
+      HOST if one_device else self._devices[self._schedule.placement[0][stage]]
+      for stage, (start, end) in enumerate(self._ranges)
+      for _ in range(start, end)
+    ]
+    return Probe(
+      self._cells(part, [(i, i + 1) for i in range(len(self._layers))]),
+      devices,
+      self.weights,
+      part,
+      trainable=frozenset(self.trainable()),
+      seed_keys=self._seed_keys,
+      input_fields=self._input_fields,
+    )
 
   def _create_weights(self, seed: int) -> dict[str, tf.Variable]:
     weights = {}
@@ -216,6 +260,16 @@ class Pipeline:
       values = [value for *_, value in rows]
       with tf.device(device):
         trace(_mover(rows), specs([moves, *values]))(moves, *values)
+
+
+def _part(batch: Batch, num_micro_batches: int) -> dict[str, tf.TensorSpec]:
+  """Gives the specs of one of so many micro-batches of a mini-batch."""
+  shapes = {name: static_shape(spec) for name, spec in batch.items()}
+  size = micro_batch_size(next(iter(shapes.values()))[0], num_micro_batches)
+  return {
+    name: tf.TensorSpec([size, *shapes[name][1:]], spec.dtype)
+    for name, spec in batch.items()
+  }
 
 
 def _mover(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,10 +12,16 @@ from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
+from tfpipe.pipeline.loss_window import LossWindow
+from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.pipeline import Pipeline
+from tfpipe.pipeline.probe import Probe
 from tfpipe.plan import Plan
 from tfpipe.program.checkpoint import Checkpoint, check_matches
 from tfpipe.structure import static_shape
+
+LOSSES = "train/recent_losses"
+"""Checkpoint entry of `Run.losses`."""
 
 
 class Run:
@@ -27,6 +34,8 @@ class Run:
     pipeline: weights and functions.
     learner: the optimizer and its state.
     input: training input.
+    losses: of the last steps, None unless `train.loss_spike` is set.
+    marks: how far each device is in a step, None unless `train.step_timeout_secs` is.
   """
 
   def __init__(self, params: Params, plan: Plan) -> None:
@@ -56,13 +65,27 @@ class Run:
       ),
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
+    train = params.train
+    self.losses: LossWindow | None = None
+    if train.loss_spike:
+      refuses = train.on_loss_spike != "warn"
+      self.losses = LossWindow(
+        train.loss_spike, refuses=refuses, device=self.devices[-1]
+      )
+    self.marks = Marks(plan.schedule.num_devices) if train.step_timeout_secs else None
 
   def train_function(
     self, *, timed: bool = False
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces the training step; see `Pipeline.train_function`."""
     specs = tensor_specs(self.input)
-    return self.pipeline.train_function(self.learner, specs, timed=timed)
+    return self.pipeline.train_function(
+      self.learner, specs, timed=timed, marks=self.marks, losses=self.losses
+    )
+
+  def probe(self, *, one_device: bool = False) -> Probe:
+    """Makes what looks for the layer in which something goes wrong."""
+    return self.pipeline.probe(tensor_specs(self.input), one_device=one_device)
 
   def eval_function(self) -> tf.types.experimental.ConcreteFunction:
     """Traces evaluation, with the moving averages of the weights if there are any."""
@@ -83,7 +106,8 @@ class Run:
   def state(self) -> dict[str, tf.Variable]:
     """All variables by the names of their checkpoint entries."""
     weights = {f"weights/{name}": v for name, v in self.pipeline.weights.items()}
-    return {**weights, **self.learner.state(), "step": self.pipeline.step}
+    losses = {LOSSES: self.losses.losses} if self.losses else {}
+    return {**weights, **self.learner.state(), **losses, "step": self.pipeline.step}
 
   def checkpoint(self) -> Checkpoint:
     """Copies the state to the host."""
@@ -102,9 +126,19 @@ class Run:
         f"{self.params.name}; give it a folder of its own"
       )
     state = self.state()
+    checkpoint = self._with_losses(checkpoint)
     check_matches(checkpoint, {n: static_shape(v) for n, v in state.items()})
     for name, variable in state.items():
       variable.assign(checkpoint.arrays[name])
+
+  def _with_losses(self, checkpoint: Checkpoint) -> Checkpoint:
+    """Lets a run begin or cease to look for spikes: no weight depends on it."""
+    arrays = dict(checkpoint.arrays)
+    if self.losses is None:
+      arrays.pop(LOSSES, None)
+    else:
+      arrays.setdefault(LOSSES, self.losses.losses.numpy())
+    return dataclasses.replace(checkpoint, arrays=arrays)
 
 
 def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:

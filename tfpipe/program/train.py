@@ -6,11 +6,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from tfpipe.program import checkpoint as checkpoint_lib
 from tfpipe.program import run_page
 from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.guard import Guard
 from tfpipe.program.profile import Profiler, Window
 from tfpipe.program.report import (
   MetricsFile,
@@ -59,6 +58,7 @@ class Trainer:
     profile: Window | None = None,
   ) -> None:
     self._run = run
+    self._guard = Guard(run)
     self._profiler = Profiler(run, profile, logdir) if profile else None
     self._p = run.params.train
     self._logdir = logdir
@@ -78,7 +78,9 @@ class Trainer:
     """Runs steps until `max_steps`, the end of the data, or a signal to stop.
 
     Raises:
-      FloatingPointError: an update was not finite and the learner's Params say stop.
+      FloatingPointError: an update was not finite, or its loss a spike, and the Params
+        say stop.
+      StepError: a layer or the input has failed.
     """
     run, p = self._run, self._p
     step = run.step
@@ -86,17 +88,17 @@ class Trainer:
       show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
     else:
       show("building the step; the first one takes longest")
-    function = run.train_function()
+    function = self._guard.building()
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
-    with StopSignal() as stop:
+    with StopSignal() as stop, self._guard:
       while step < p.max_steps and not stop.name:
-        batch = next(self._batches, None)
+        batch = self._guard.batch(self._batches, step + 1)
         if batch is None:
           show(f"the training data ended after step {step}")
           break
         step += 1
         outputs = self._step(function, step, batch)
-        self._check(step, outputs)
+        self._guard.check(step, batch, outputs)
         if step == self._first_step + 1:
           progress.restart(step)
         last = step == p.max_steps
@@ -124,7 +126,7 @@ class Trainer:
     """Runs a step, and measures it if it is to be."""
     profiler = self._profiler
     timed = profiler.function(step) if profiler else None
-    outputs = (timed or function)(batch)
+    outputs = self._guard.step(step, timed or function, batch)
     if profiler:
       profiler.add(step, outputs)
     return outputs
@@ -151,27 +153,6 @@ class Trainer:
     step = self._run.step
     self._metrics.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
-
-  def _check(self, step: int, outputs: Mapping[str, Any]) -> None:
-    """Stops at numbers that are not finite, if the learner's Params say so."""
-    learner = self._run.learner
-    update = {name: value.numpy() for name, value in outputs["update"].items()}
-    losses = outputs["micro_batch_losses"].numpy()
-    bad = [str(m) for m in np.flatnonzero(~np.isfinite(losses))]
-    where = f"step {step}"
-    if bad:
-      where += f": the loss of micro-batch {', '.join(bad)} is not finite"
-    elif not outputs["finite"]:
-      where += ": a batch norm's mean or variance is not finite"
-    try:
-      learner.check(update)
-    except FloatingPointError as error:
-      raise FloatingPointError(f"{where}: {error}") from error
-    # An update that is not due yet would hide it, and a checkpoint keep it.
-    if not outputs["finite"] and learner.params.nonfinite == "stop":
-      raise FloatingPointError(where)
-    if update["skipped"]:
-      show(f"{where}: update skipped, {update['consecutive_skips']} in a row")
 
   def _log(self, step: int, outputs: Mapping[str, Any], progress: Progress) -> None:
     values = means(outputs["metrics"])

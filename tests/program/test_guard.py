@@ -1,0 +1,176 @@
+"""Errors and bad numbers are named by layer, stage, device and micro-batch."""
+
+import re
+
+import pytest
+
+from tests.program import command, training
+from tfpipe.program.guard import BuildError, StepError
+from tfpipe.program.train import Trainer, restore_newest
+
+SMALL = "tools.fault_cases.Small"
+POISONED = "tests.program.tiny.Poisoned"
+# Layer 'faulty' is the third of nine; micro-batch 2 of four starts at row 4.
+NAN = ("task.fault=nan", "task.fault_row=4", "task.fault_step=3")
+ONE_STEP = "task.learner.accumulate_steps=1"
+SKIP = "task.learner.nonfinite=skip"
+
+
+def cut(num_partitions, *lengths, schedule="gpipe"):
+  return (
+    f"pipeline.num_partitions={num_partitions}",
+    f"pipeline.lengths={lengths}",
+    f"pipeline.schedule={schedule}",
+  )
+
+
+def faulty(stage, device=None):
+  on = f"/device:CPU:{stage if device is None else device}"
+  return re.escape(f"layer 'faulty' (stage {stage} on {on})")
+
+
+@pytest.mark.parametrize(
+  ("layout", "place"),
+  [
+    (cut(1), faulty(0)),
+    (cut(2, 2, 7), faulty(1)),
+    (cut(4, 1, 1, 1, 6, schedule="1f1b"), faulty(2)),
+    (cut(2, 1, 1, 1, 6, schedule="zb_v"), faulty(2, 1)),
+  ],
+)
+def test_the_first_layer_with_a_bad_number_is_named_in_every_layout(
+  tf, tmp_path, layout, place
+):
+  message = (
+    "^step 3: the loss of micro-batch 2 is not finite; first, in micro-batch 2 of step "
+    f"3, the output of {place} is not finite$"
+  )
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, SMALL, *NAN, *layout)
+
+
+@pytest.mark.parametrize(
+  ("overrides", "step"),
+  # With two steps for an update, step 3 is the first of the second one.
+  [
+    ((), 4),
+    ((ONE_STEP,), 3),
+    (("pipeline.num_partitions=1", "pipeline.remat=none"), 4),
+  ],
+)
+def test_a_gradient_is_traced_to_its_layer_and_to_the_step_it_comes_from(
+  tf, tmp_path, overrides, step
+):
+  faults = ("task.fault=gradient", *NAN[1:])
+  message = (
+    f"^step {step}: update not applied: the gradients of 3 weights are not finite: "
+    "conv/w, norm/beta, norm/gamma; first, in micro-batch 2 of step 3, the gradient of "
+    f"{faulty(0)} is not finite$"
+  )
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, SMALL, *faults, *overrides)
+
+
+def test_a_step_before_the_restart_is_not_blamed_on_another(tf, tmp_path):
+  faults = ("task.fault=gradient", *NAN[1:])
+  training.train(tmp_path, SMALL, *faults, "train.max_steps=3")
+  message = "^step 4: update not applied.*; each micro-batch alone is finite in every"
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, SMALL, *faults)
+
+
+def test_an_input_that_is_not_finite_is_named(tf, tmp_path):
+  message = (
+    r"; first, in micro-batch 0 of step 3, the output of layer 'block_0' \(stage 0 on "
+    r"/device:CPU:0\) is not finite; nor is the input's image$"
+  )
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, POISONED)
+
+
+def test_weights_that_are_not_finite_are_named(tf, tmp_path):
+  run = training.make_run(SMALL)
+  weight = run.pipeline.weights["logits/w"]
+  weight.assign(weight * float("inf"))
+  message = "; first, in micro-batch 0 of step 1, the weights of layer 'logits' .* not"
+  with pytest.raises(FloatingPointError, match=message):
+    Trainer(run, tmp_path, evaluates=False).train()
+
+
+def test_of_skipped_updates_the_first_in_a_row_is_explained(tf, tmp_path, capsys):
+  overrides = (SKIP, "input.num_bad=16", "train.max_steps=6")
+  training.train(tmp_path, POISONED, *overrides)
+  shown = capsys.readouterr().out
+  found = re.findall(r"^(step \d): .*: update skipped, (\d) in a row$", shown, re.M)
+  assert found == [("step 3", "1"), ("step 4", "2"), ("step 5", "3")]
+  assert len(re.findall(r"^first, in micro-batch 0 of step 3, ", shown, re.M)) == 1
+  assert shown.count("first, in") == 1
+
+
+@pytest.mark.parametrize("layout", [cut(1), cut(2, 2, 7), cut(3, 3, 3, 3)])
+def test_a_layer_that_fails_is_named(tf, tmp_path, layout):
+  faults = ("task.fault=raise", *NAN[1:])
+  stage = 1 if layout == cut(2, 2, 7) else 0
+  message = (
+    f"^step 3: {faulty(stage)}, forward of micro-batch 2: InvalidArgumentError: "
+    r"indices = 2 is not in \[0, 2\)$"
+  )
+  with pytest.raises(StepError, match=message):
+    training.train(tmp_path, SMALL, *faults, "train.save_interval_steps=1", *layout)
+  assert training.newest(tmp_path).step == 2
+  # It was not the network's state that made it fail.
+  training.train(tmp_path, SMALL, "train.max_steps=3", *layout)
+  assert training.newest(tmp_path).step == 3
+
+
+def test_a_layer_that_cannot_be_built_is_named(tf, tmp_path):
+  message = f"^building the step: {faulty(0)}: ZeroDivisionError: a mistake in FProp$"
+  with pytest.raises(BuildError, match=message):
+    training.train(tmp_path, SMALL, "task.fault=build")
+
+
+def test_an_input_that_fails_is_named_and_what_was_saved_stays(tf, tmp_path):
+  faults = ("input.fault=raise", "input.fault_step=3", "train.save_interval_steps=1")
+  message = "^step 3: the input, FaultyInput, has failed: .* the disk is gone$"
+  with pytest.raises(StepError, match=message):
+    training.train(tmp_path, SMALL, *faults)
+  assert training.newest(tmp_path).step == 2
+
+
+def code(folder, *arguments):
+  """Gives the code that the program ends with."""
+  with pytest.raises(SystemExit) as ended:
+    command.run(
+      f"--model={SMALL}",
+      f"--logdir={folder}",
+      "--mode=train",
+      "--max_steps=2",
+      *arguments,
+    )
+  return ended.value.code
+
+
+def test_the_program_ends_with_a_code_for_what_may_be_tried_again(tf, tmp_path, capsys):
+  arguments = ("--set=input.fault=raise", "--set=input.fault_step=1")
+  assert code(tmp_path, *arguments) == 70
+  assert capsys.readouterr().err.startswith("failed: step 1: the input, FaultyInput, ")
+
+
+def test_a_mistake_in_a_layer_is_shown_with_its_line_and_not_tried_again(
+  tf, tmp_path, capsys
+):
+  assert code(tmp_path, "--set=task.fault=build") == 1
+  shown = capsys.readouterr().err
+  assert 'raise ZeroDivisionError("a mistake in FProp")\n' in shown
+  assert shown.splitlines()[-1].startswith("error: building the step: layer 'faulty'")
+
+
+def test_restored_weights_are_those_that_are_looked_at(tf, tmp_path):
+  """The probe reads weights and random numbers of the step, not of the start."""
+  training.train(tmp_path, SMALL, "train.max_steps=2")
+  run = training.make_run(SMALL, *NAN)
+  assert restore_newest(run, tmp_path)
+  with pytest.raises(
+    FloatingPointError, match="micro-batch 2 of step 3, the output of"
+  ):
+    Trainer(run, tmp_path, evaluates=False).train()

@@ -1,0 +1,192 @@
+"""What keeps a step from doing harm: errors, hangs and bad numbers get a place."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tfpipe.lazy import tf
+from tfpipe.program.again import Again, Batch
+from tfpipe.program.places import Places, short, unfinished
+from tfpipe.program.report import show
+from tfpipe.program.restarts import FAILED
+from tfpipe.program.run import Run
+from tfpipe.program.watchdog import Watchdog
+
+
+class StepError(RuntimeError):
+  """A step, or its input, has failed; the message names the place."""
+
+
+class BuildError(StepError):
+  """The step could not be built, and could not the next time either."""
+
+
+def failed(error: StepError) -> int:
+  """Shows on stderr what has failed, and gives the code to exit with."""
+  if isinstance(error, BuildError):
+    # Where in the layer's code, only the traceback says.
+    traceback.print_exception(error.__cause__)
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  print(f"failed: {error}", file=sys.stderr)
+  return FAILED
+
+
+class Guard:
+  """Watches the steps of a run. Use it as a context.
+
+  Args:
+    run: the run.
+  """
+
+  def __init__(self, run: Run) -> None:
+    self._run = run
+    self._places = Places(run)
+    self._watchdog = Watchdog(run.params.train.step_timeout_secs)
+    self._again = Again(run, self._places)
+    self._window: list[tuple[int, Batch]] = []
+    self._num_steps = 0
+
+  def __enter__(self) -> Guard:
+    self._watchdog.__enter__()
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    frames: TracebackType | None,
+  ) -> None:
+    self._watchdog.__exit__(kind, error, frames)
+
+  def building(self) -> Any:
+    """Traces the training step.
+
+    Raises:
+      BuildError: a layer's FProp has failed.
+    """
+    try:
+      return self._run.train_function()
+    except Exception as error:
+      place = self._places.of_note(error)
+      if not place:
+        raise
+      raise BuildError(f"building the step: {place}: {short(error)}") from error
+
+  def batch(self, batches: Iterator[Any], step: int) -> Any:
+    """Gives the next mini-batch, None at the end of the data.
+
+    Raises:
+      StepError: the input has failed.
+    """
+    source = type(self._run.input).__name__
+    with self._watchdog.limit(f"step {step} waits for the input, {source},"):
+      try:
+        return next(batches, None)
+      except Exception as error:
+        raise StepError(
+          f"step {step}: the input, {source}, has failed: {short(error)}"
+        ) from error
+
+  def step(self, step: int, function: Callable[[Batch], Any], batch: Batch) -> Any:
+    """Runs a step to its end.
+
+    Raises:
+      StepError: it has failed.
+    """
+    self._num_steps += 1
+    try:
+      with self._watchdog.limit(f"step {step} runs", self._where):
+        outputs = function(batch)
+        outputs["finite"].numpy()  # where a device is asynchronous, it waits here
+        return outputs
+    except tf.errors.OpError as error:
+      place, cause = self._places.of_error(str(error)), error
+      if not place:
+        place, cause = self._failing(step, batch) or ("the step", error)
+      raise StepError(f"step {step}: {place}: {short(cause)}") from cause
+
+  def check(self, step: int, batch: Batch, outputs: Mapping) -> None:
+    """Stops at what must not be learned from, if the Params say so; or shows it.
+
+    Args:
+      step: number of the step.
+      batch: its mini-batch.
+      outputs: what it gave.
+
+    Raises:
+      FloatingPointError: a number is not finite, or the loss is a spike.
+    """
+    self._window.append((step, batch))
+    learner = self._run.learner
+    update = {name: value.numpy() for name, value in outputs["update"].items()}
+    losses = outputs["micro_batch_losses"].numpy()
+    bad = np.flatnonzero(~np.isfinite(losses)).tolist()
+    finite = bool(outputs["finite"])
+    where = f"step {step}"
+    if bad:
+      where += f": the loss of micro-batch {', '.join(map(str, bad))} is not finite"
+    elif not finite:
+      where += ": a batch norm's mean or variance is not finite"
+    spike = self._spike(outputs)
+    where += spike
+    stops = self._run.params.train.on_loss_spike == "stop"
+    first = ""
+    # Of several skips in a row, the first tells as much as the others.
+    new = update["consecutive_skips"] <= 1 or learner.params.nonfinite == "stop"
+    if new and (not finite or update["nonfinite"].any()):
+      first = self._first_bad(bad)
+    behind = f"; {first}" if first else ""
+    try:
+      learner.check(update)
+    except FloatingPointError as error:
+      raise FloatingPointError(f"{where}: {error}{behind}") from error
+    # An update that is not due yet would hide it, and a checkpoint keep it.
+    if not finite and learner.params.nonfinite == "stop":
+      raise FloatingPointError(f"{where}{behind}")
+    if spike and stops:
+      raise FloatingPointError(f"{where}: update not applied")
+    if update["skipped"]:
+      show(f"{where}: update skipped, {update['consecutive_skips']} in a row")
+    elif spike:
+      show(where)
+    if first:
+      show(first)
+    if update["applied"] or update["skipped"]:
+      self._window.clear()
+
+  def _spike(self, outputs: Mapping) -> str:
+    if "spike" not in outputs or not outputs["spike"]:
+      return ""
+    total, weight = outputs["metrics"]["loss"]
+    factor = self._run.params.train.loss_spike
+    return (
+      f": the loss, {float(total / weight):.5g}, is more than train.loss_spike="
+      f"{factor:g} x {float(outputs['median']):.5g}, the median before"
+    )
+
+  def _first_bad(self, bad: list[int]) -> str:
+    """Says where the first bad number comes from; of this step if losses are bad."""
+    # What only a gradient has may come from any mini-batch of the update.
+    steps = self._window[-1:] if bad else self._window
+    try:
+      return self._again.first_bad(steps, bad)
+    except tf.errors.OpError as error:  # e.g. no memory left for it
+      return f"where it comes from could not be looked for: {short(error)}"
+
+  def _failing(self, step: int, batch: Batch) -> tuple[str, tf.errors.OpError] | None:
+    try:
+      return self._again.failing(step, batch)
+    except tf.errors.OpError:
+      return None
+
+  def _where(self) -> str:
+    assert self._run.marks is not None
+    counts = self._run.marks.read()
+    return unfinished(self._run.plan.schedule, self._places, counts, self._num_steps)
