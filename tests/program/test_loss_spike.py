@@ -94,9 +94,6 @@ def test_a_spike_is_skipped(tf, tmp_path, capsys):
     r"^step 36: the loss, .* before: update skipped, 1 in a row$", shown, re.M
   )
   assert changed(before, after) == {"step", ENTRY, "learner/consecutive_skips"}
-  later = saved(tmp_path, *skip, "train.max_steps=40")
-  assert later.arrays["learner/step"] == 39
-  assert later.arrays["learner/consecutive_skips"] == 0
 
 
 def test_a_spike_ends_the_run(tf, tmp_path):
@@ -107,11 +104,10 @@ def test_a_spike_ends_the_run(tf, tmp_path):
   assert training.newest(tmp_path).step == 35
 
 
-@pytest.mark.parametrize("policy", ["warn", "skip"])
-def test_an_interrupted_run_knows_the_losses_before(tf, tmp_path, policy):
-  how = (*SPIKE, f"train.on_loss_spike={policy}")
+def test_an_interrupted_run_knows_the_losses_before(tf, tmp_path):
+  how = (*SPIKE, "train.on_loss_spike=skip")
   whole = saved(tmp_path / "whole", *how, "train.max_steps=38")
-  for steps, partitions in ((20, 1), (36, 3), (38, 2)):
+  for steps, partitions in ((20, 1), (38, 3)):
     parts = saved(
       tmp_path / "parts",
       *how,
