@@ -94,6 +94,8 @@ class Kills:
         shown.append(line)
         if line.startswith(f"step={target}/"):
           break
+      else:
+        process.wait()
       if inside:
         _wait_for_save(folder, process)
       time.sleep(self._random.uniform(0, 0.02))

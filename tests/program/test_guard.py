@@ -6,6 +6,7 @@ import pytest
 
 from tests.program import command, training
 from tfpipe.program.guard import BuildError, StepError
+from tfpipe.program.places import Places
 from tfpipe.program.train import Trainer, restore_newest
 
 SMALL = "tools.fault_cases.Small"
@@ -33,7 +34,6 @@ def faulty(stage, device=None):
   ("layout", "place"),
   [
     (cut(1), faulty(0)),
-    (cut(2, 2, 7), faulty(1)),
     (cut(4, 1, 1, 1, 6, schedule="1f1b"), faulty(2)),
     (cut(2, 1, 1, 1, 6, schedule="zb_v"), faulty(2, 1)),
   ],
@@ -52,11 +52,7 @@ def test_the_first_layer_with_a_bad_number_is_named_in_every_layout(
 @pytest.mark.parametrize(
   ("overrides", "step"),
   # With two steps for an update, step 3 is the first of the second one.
-  [
-    ((), 4),
-    ((ONE_STEP,), 3),
-    (("pipeline.num_partitions=1", "pipeline.remat=none"), 4),
-  ],
+  [((), 4), ((ONE_STEP, "pipeline.remat=none"), 3)],
 )
 def test_a_gradient_is_traced_to_its_layer_and_to_the_step_it_comes_from(
   tf, tmp_path, overrides, step
@@ -107,7 +103,7 @@ def test_of_skipped_updates_the_first_in_a_row_is_explained(tf, tmp_path, capsys
   assert shown.count("first, in") == 1
 
 
-@pytest.mark.parametrize("layout", [cut(1), cut(2, 2, 7), cut(3, 3, 3, 3)])
+@pytest.mark.parametrize("layout", [cut(1), cut(2, 2, 7)])
 def test_a_layer_that_fails_is_named(tf, tmp_path, layout):
   faults = ("task.fault=raise", *NAN[1:])
   stage = 1 if layout == cut(2, 2, 7) else 0
@@ -118,9 +114,30 @@ def test_a_layer_that_fails_is_named(tf, tmp_path, layout):
   with pytest.raises(StepError, match=message):
     training.train(tmp_path, SMALL, *faults, "train.save_interval_steps=1", *layout)
   assert training.newest(tmp_path).step == 2
-  # It was not the network's state that made it fail.
-  training.train(tmp_path, SMALL, "train.max_steps=3", *layout)
-  assert training.newest(tmp_path).step == 3
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    (
+      "[[{{node Sqrt}}]]\n [[layer1/PartitionedCall]]\n"
+      " [[stage1/micro3/backward/PartitionedCall]] [Op:__inference_step_1]",
+      "layer 'pool' (stage 1 on /device:CPU:1), backward of micro-batch 3",
+    ),
+    (
+      "[[layer0_1/PartitionedCall]] [[stage0/micro1/weight_gradient/PartitionedCall]]",
+      "layer 'conv' (stage 0 on /device:CPU:0), weight gradient of micro-batch 1",
+    ),
+    (
+      "[[stage1/micro0/recompute/PartitionedCall]]",
+      "stage 1, layers 'faulty' to 'loss' on /device:CPU:1, recompute of micro-batch 0",
+    ),
+    ("RecvAsync is cancelled. [[{{node Func/cond/else/_1/_127}}]]", ""),
+  ],
+)
+def test_the_place_is_read_off_the_nodes_of_an_error(tf, text, expected):
+  run = training.make_run(SMALL, "pipeline.lengths=(2,7)")
+  assert Places(run).of_error(text) == expected
 
 
 def test_a_layer_that_cannot_be_built_is_named(tf, tmp_path):
