@@ -11,14 +11,14 @@ from tests.program.training import IMAGE
 from tfpipe.program import checkpoint as checkpoint_lib
 
 OFTEN = ("train.save_interval_steps=1", "train.keep_checkpoints=9")
+EVALUATES = ("train.eval_interval_steps=1", "train.keep_best=loss")
 
 
 @pytest.fixture(scope="module")
 def whole(tf, tmp_path_factory):
   """Gives the folder of a run that evaluates and saves after every step."""
   folder = tmp_path_factory.mktemp("whole")
-  overrides = ("train.eval_interval_steps=1", "train.keep_best=loss")
-  training.train(folder, IMAGE, *OFTEN, *overrides, evaluates=True)
+  training.train(folder, IMAGE, *OFTEN, *EVALUATES, evaluates=True)
   return folder
 
 
@@ -32,21 +32,25 @@ def test_the_best_is_the_checkpoint_of_the_best_evaluation(whole):
   assert training.differences(best, of_step) == []
 
 
-def test_an_interrupted_run_ends_with_the_very_files_of_one_that_was_not(
-  whole, tmp_path
+@pytest.mark.parametrize("evaluated", [2, 1])
+def test_a_killed_run_ends_with_the_very_files_of_one_that_was_not(
+  whole, tmp_path, evaluated
 ):
-  folder = tmp_path / "interrupted"
+  """Killed in step 4, before it saved step 3; or in the evaluation of step 2."""
+  folder = tmp_path / "killed"
   folder.mkdir()
-  # Killed in step 4, after the evaluation of step 2 and the last save.
-  for name in ("checkpoint-00000001.npz", "checkpoint-00000002.npz", "metrics.jsonl"):
+  for name in ("checkpoint-00000001.npz", "checkpoint-00000002.npz"):
     shutil.copy(whole / name, folder)
-  losses = [record["loss"] for record in training.metrics(whole, "eval")[:2]]
-  better = 1 if losses[0] <= losses[1] else 2
-  best = checkpoint_lib.load(folder / f"checkpoint-{better:08d}.npz")
-  score = ("loss", losses[better - 1])
+  lines = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+  if evaluated == 1:
+    lines = [line for line in lines if '"kind": "eval", "step": 2,' not in line]
+  (folder / "metrics.jsonl").write_text("".join(lines))
+  losses = [record["loss"] for record in training.metrics(whole, "eval")[:evaluated]]
+  of_best = losses.index(min(losses)) + 1
+  best = checkpoint_lib.load(folder / f"checkpoint-{of_best:08d}.npz")
+  score = ("loss", losses[of_best - 1])
   checkpoint_lib.save_best(folder, dataclasses.replace(best, score=score))
-  overrides = ("train.eval_interval_steps=1", "train.keep_best=loss")
-  training.train(folder, IMAGE, *OFTEN, *overrides, evaluates=True)
+  training.train(folder, IMAGE, *OFTEN, *EVALUATES, evaluates=True)
   for path in whole.glob("*.npz"):
     assert (folder / path.name).read_bytes() == path.read_bytes()
   assert training.metrics(folder, "eval") == training.metrics(whole, "eval")

@@ -31,6 +31,7 @@ from tfpipe.spelling import nearest
 _NAME = re.compile(r"checkpoint-(\d{8,})\.npz")
 _META = "__meta__"
 BEST = "best.npz"
+PARTIAL = "checkpoint.partial"
 _SECS_OF_HOUR = 3600.0
 
 
@@ -71,7 +72,7 @@ def save(
     OSError: it could not be written; those that were there still are.
   """
   path = folder / f"checkpoint-{checkpoint.step:08d}.npz"
-  _write(path, folder / "checkpoint.partial", checkpoint)
+  _write(path, folder / PARTIAL, checkpoint)
   # Those of later steps, which a damaged newest one leaves behind, do not count.
   until_now = [found for found in paths(folder) if _step(found) <= checkpoint.step]
   for old in _expired(until_now, keep, every_hours):

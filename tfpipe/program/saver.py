@@ -62,6 +62,9 @@ class Saver:
     folder = self._folder.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free
+    left = self._folder / checkpoint_lib.PARTIAL
+    if left.exists():
+      free += left.stat().st_size  # a killed run's, which the next save overwrites
     needed = self._run.num_bytes()
     if free < needed:
       raise ValueError(

@@ -71,7 +71,8 @@ class Trainer:
     self._saver = Saver(run, logdir)
     # What is wrong with the data is found here, before the first step.
     if trains:
-      self._saver.check_space()
+      if run.step < self._p.max_steps:
+        self._saver.check_space()
       self._batches = iter(run.input.dataset(start_step=run.step))
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
@@ -91,6 +92,7 @@ class Trainer:
     else:
       show("building the step; the first one takes longest")
     function = run.train_function()
+    self._catch_up(step)
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
     with StopSignal() as stop, self._saver as saver:
       while step < p.max_steps and not stop.name:
@@ -134,6 +136,13 @@ class Trainer:
       profiler.add(step, outputs)
     return outputs
 
+  def _catch_up(self, step: int) -> None:
+    """Makes the evaluation that a run killed after its last save did not come to."""
+    interval = self._p.eval_interval_steps
+    due = interval and step and step % interval == 0 and step < self._p.max_steps
+    if due and step not in dict(self._metrics.losses().get("eval", ())):
+      self.evaluate()
+
   def _write_page(self) -> None:
     """Writes the page of the run, `report.html`."""
     profiler = self._profiler
@@ -154,9 +163,10 @@ class Trainer:
       self._eval_function = self._run.eval_function()
     values = self._evaluated = evaluate(self._run, self._eval_function)
     step = self._run.step
+    # The record comes last: it says that nothing of this evaluation is left to do.
+    self._saver.save_if_best(values)
     self._metrics.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
-    self._saver.save_if_best(values)
 
   def _check(self, step: int, outputs: Mapping[str, Any]) -> None:
     """Stops at numbers that are not finite, if the learner's Params say so."""
