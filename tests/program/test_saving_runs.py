@@ -9,6 +9,7 @@ import pytest
 from tests.program import command, training
 from tests.program.training import IMAGE
 from tfpipe.program import checkpoint as checkpoint_lib
+from tfpipe.program.report import MetricsFile
 
 OFTEN = ("train.save_interval_steps=1", "train.keep_checkpoints=9")
 EVALUATES = ("train.eval_interval_steps=1", "train.keep_best=loss")
@@ -101,3 +102,20 @@ def test_what_was_copied_to_the_host_does_not_change_with_the_run(tf):
   for name, array in before.items():
     assert copied.arrays[name].tobytes() == array.tobytes()
   assert run.num_bytes() == sum(array.nbytes for array in before.values())
+
+
+def test_a_disk_that_is_full_for_the_metrics_ends_the_run_in_one_line(
+  tf, tmp_path, monkeypatch
+):
+  write = MetricsFile.write
+
+  def full_at_step_3(self, kind, step, values):
+    if step == 3:
+      raise OSError(28, "No space left on device")
+    write(self, kind, step, values)
+
+  monkeypatch.setattr(MetricsFile, "write", full_at_step_3)
+  assert command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}") == (
+    f"error: {tmp_path}: No space left on device; what was saved before is whole"
+  )
+  assert training.newest(tmp_path).step == 2
