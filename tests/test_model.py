@@ -59,9 +59,6 @@ _COUNTS = {
 }
 
 
-_GUARDS = ("loss_spike", "on_loss_spike", "step_timeout_secs")
-
-
 @pytest.mark.parametrize(("path", "least"), _COUNTS.items())
 def test_counts_are_whole_numbers_from_their_least_value_on(path, least):
   model.check(make().Set(**{path: least}))
@@ -76,8 +73,16 @@ def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
   others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
-  guards = {f"train.{key}" for key in _GUARDS}
-  assert paths == {*_COUNTS, *guards, *(f"pipeline.{key}" for key in others)}
+  # tests/test_saving.py
+  saving = {"save_interval_minutes", "keep_every_hours", "keep_best"}
+  saving |= {"warm_start", "warm_start_rules"}
+  # tests/program/test_guard_params.py
+  guards = {"loss_spike", "on_loss_spike", "step_timeout_secs"}
+  assert paths == {
+    *_COUNTS,
+    *(f"pipeline.{key}" for key in others),
+    *(f"train.{key}" for key in saving | guards),
+  }
 
 
 @pytest.mark.parametrize("key", ["schedule", "remat"])
