@@ -86,6 +86,13 @@ def TrainParams() -> Params:
   p = Params()
   p.Define("max_steps", 1000, "Mini-batches to train on.")
   p.Define("seed", 0, "Seed of start values, dropout and drop-path.")
+  p.Define(
+    "deterministic",
+    False,
+    "Whether TensorFlow may only take operations that give the same bits each time. On "
+    "CPUs this changes nothing; on GPUs it can cost time, and an operation that has no "
+    "such version is an error at the first step.",
+  )
   p.Define("log_interval_steps", 10, "Steps between lines of progress.")
   p.Define("save_interval_steps", 500, "Steps between checkpoints.")
   p.Define("keep_checkpoints", 3, "Number of newest checkpoints to keep.")
@@ -153,6 +160,10 @@ def check(p: Params) -> None:
     )
   for key in ("log_interval_steps", "save_interval_steps", "keep_checkpoints"):
     _check_count("train", p.train, key, 1)
+  if not isinstance(p.train.deterministic, bool):
+    raise ValueError(
+      f"train.deterministic={p.train.deterministic!r}: must be True or False"
+    )
   for key in ("max_steps", "eval_interval_steps", "seed"):
     _check_count("train", p.train, key, 0)
 

@@ -79,6 +79,11 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
+flags.DEFINE_bool(
+  "deterministic",
+  None,
+  "Only operations that give the same bits each time (train.deterministic).",
+)
 flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
 )
@@ -107,6 +112,7 @@ _SHORT = {
   "layer_times": "pipeline.layer_times",
   "devices": "pipeline.devices",
   "max_steps": "train.max_steps",
+  "deterministic": "train.deterministic",
 }
 
 

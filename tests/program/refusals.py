@@ -127,6 +127,7 @@ TRAIN = [
   ("--set=train.max_steps=1e3", r"train\.max_steps takes an int; got '1e3'$"),
   ("--set=train.seed=-1", rf"train\.seed=-1: {_COUNT} 0$"),
   ("--set=train.seed=x", r"train\.seed takes an int; got 'x'$"),
+  ("--set=train.deterministic=2", r"train\.deterministic takes a bool .*; got '2'$"),
   ("--set=train.log_interval_steps=0", rf"train\.log_interval_steps=0: {_COUNT} 1$"),
   ("--set=train.save_interval_steps=0", rf"train\.save_interval_steps=0: {_COUNT} 1$"),
   ("--set=train.keep_checkpoints=0", rf"train\.keep_checkpoints=0: {_COUNT} 1$"),
