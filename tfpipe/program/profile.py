@@ -68,6 +68,12 @@ class Profiler:
         f"--profile={window.first}:{window.count}: the run continues after step "
         f"{run.step}; the first step that can be measured is {run.step + 2}"
       )
+    lengths = len(run.input.all_specs())
+    if lengths > 1:
+      raise ValueError(
+        f"--profile: batches have {lengths} shapes, and the prediction is for one; set "
+        "input.bucket_lengths=()"
+      )
     others = [name for name in run.devices if "CPU" not in name.upper()]
     if others:
       raise ValueError(

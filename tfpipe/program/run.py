@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.plan import Plan
 from tfpipe.program.checkpoint import Checkpoint, check_matches
 from tfpipe.structure import static_shape
+
+Make: TypeAlias = "Callable[[Mapping[str, tf.TensorSpec]], Any]"
 
 
 class Run:
@@ -43,6 +46,8 @@ class Run:
     placement.set_intra_op_threads(params.pipeline.intra_op_threads)
     self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
     placement.keep_bits()
+    if params.train.deterministic:
+      tf.config.experimental.enable_op_determinism()
     self.pipeline = Pipeline(
       layers,
       plan.cells,
@@ -57,15 +62,23 @@ class Run:
     )
     self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
 
-  def train_function(
-    self, *, timed: bool = False
-  ) -> tf.types.experimental.ConcreteFunction:
-    """Traces the training step; see `Pipeline.train_function`."""
-    specs = tensor_specs(self.input)
-    return self.pipeline.train_function(self.learner, specs, timed=timed)
+  def train_function(self, *, timed: bool = False) -> Any:
+    """Traces the training step; see `Pipeline.train_function`.
 
-  def eval_function(self) -> tf.types.experimental.ConcreteFunction:
-    """Traces evaluation, with the moving averages of the weights if there are any."""
+    Returns:
+      a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
+      alike.
+    """
+    return by_shape(
+      self.input,
+      lambda specs: self.pipeline.train_function(self.learner, specs, timed=timed),
+    )
+
+  def eval_function(self) -> Any:
+    """Traces evaluation, with the moving averages of the weights if there are any.
+
+    Returns: as `train_function`.
+    """
     assert self.eval_input is not None
     prefix = "ema/"
     averages = {
@@ -73,7 +86,17 @@ class Run:
       for name, variable in self.learner.state().items()
       if name.startswith(prefix)
     }
-    return self.pipeline.eval_function(tensor_specs(self.eval_input), averages)
+    return by_shape(
+      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
+    )
+
+  def batches(self) -> tf.data.Dataset:
+    """Gives the training batches from this step on.
+
+    They are where the first stage is: copied to a GPU while the step before runs.
+    """
+    first = self.devices[self.plan.schedule.placement[0][0]]
+    return ahead(self.input.dataset(start_step=self.step), first)
 
   @property
   def step(self) -> int:
@@ -107,8 +130,49 @@ class Run:
       variable.assign(checkpoint.arrays[name])
 
 
-def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:
-  """Gives an input's specs as TensorFlow's."""
-  return {
-    name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in source.specs().items()
-  }
+def ahead(batches: tf.data.Dataset, device: str) -> tf.data.Dataset:
+  """Has the next batch copied to a device ahead of time; CPUs share their memory."""
+  if is_cpu(device):
+    return batches
+  return batches.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=1))
+
+
+def is_cpu(device: str) -> bool:
+  """Says whether a device of this name has its memory on the host."""
+  return tf.DeviceSpec.from_string(device).device_type == "CPU"
+
+
+class ByShape:
+  """A function of batches of several shapes: for each shape a traced one."""
+
+  def __init__(self, source: Input, make: Make) -> None:
+    self._functions = {
+      _shapes(specs): make(tensor_specs(specs)) for specs in source.all_specs()
+    }
+
+  def __call__(self, batch: Mapping[str, tf.Tensor]) -> Any:
+    """Calls the function of the batch's shape."""
+    return self._functions[_shapes(batch)](batch)
+
+
+def by_shape(source: Input, make: Make) -> Any:
+  """Traces a function for each shape of the batches of an input.
+
+  Args:
+    source: the input.
+    make: specs of a batch → ConcreteFunction.
+
+  Returns:
+    the ConcreteFunction, or a `ByShape` if there are several.
+  """
+  shapes = source.all_specs()
+  return make(tensor_specs(shapes[0])) if len(shapes) == 1 else ByShape(source, make)
+
+
+def tensor_specs(specs: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
+  """Gives the `ArraySpec`s of a batch as TensorFlow's."""
+  return {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
+
+
+def _shapes(batch: Mapping[str, Any]) -> tuple:
+  return tuple(sorted((name, tuple(value.shape)) for name, value in batch.items()))

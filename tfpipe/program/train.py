@@ -70,7 +70,7 @@ class Trainer:
     # What is wrong with the data is found here, before the first step.
     if trains:
       self._metrics.mend()
-      self._batches = iter(run.input.dataset(start_step=run.step))
+      self._batches = iter(run.batches())
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 
