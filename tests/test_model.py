@@ -73,7 +73,8 @@ def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
   others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
-  assert paths == {*_COUNTS, *(f"pipeline.{key}" for key in others)}
+  others = {"train.deterministic", *(f"pipeline.{key}" for key in others)}
+  assert paths == {*_COUNTS, *others}
 
 
 @pytest.mark.parametrize("key", ["schedule", "remat"])
