@@ -30,7 +30,7 @@ DECODER = "lm.benchmark.Decoder"
 AMOEBANET = "image.benchmark.AmoebaNetD18x64"
 SHIPPED = (
   "lm.shakespeare.Char",
-  "lm.shakespeare.Packed",
+  "lm.documents.Packed",
   "image.fashion_mnist.AmoebaNetTiny",
 )
 

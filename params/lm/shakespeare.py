@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from models.transformer.language_model import TransformerLm
 from tfpipe import experiment, registry
-from tfpipe.input.bucketed_input import BucketedTextInput
-from tfpipe.input.document_input import PackedTextInput
 from tfpipe.input.text_input import VOCAB_SIZE, CharTextInput
 from tfpipe.optimizers import Adam, Learner
 from tfpipe.optimizers.learning_rate import Cosine, LinearWarmup
@@ -63,47 +61,3 @@ class Char(experiment.Experiment):
     p.pipeline.Set(num_partitions=2, num_micro_batches=8)
     p.train.Set(max_steps=self.MAX_STEPS)
     return p
-
-
-@registry.Register
-class Packed(Char):
-  """Speeches, as many in a row as fit, each of which sees only itself."""
-
-  def Train(self) -> Params:
-    """The speeches of two plays."""
-    return PackedTextInput.Params().Set(
-      batch_size=self.BATCH_SIZE, seq_len=self.SEQUENCE_LENGTH
-    )
-
-  def Test(self) -> Params:
-    """The speeches of a whole other play."""
-    return PackedTextInput.EvalParams().Set(
-      batch_size=self.BATCH_SIZE, seq_len=self.SEQUENCE_LENGTH
-    )
-
-  def Task(self) -> Params:
-    """The same network, for packed rows."""
-    return super().Task().Set(packed=True)
-
-
-@registry.Register
-class Bucketed(Char):
-  """Speeches, one in a row, in batches of rows of 32, 64 or 128 characters."""
-
-  BUCKETS = (32, 64)
-
-  def Train(self) -> Params:
-    """The speeches of two plays."""
-    return BucketedTextInput.Params().Set(
-      batch_size=self.BATCH_SIZE,
-      seq_len=self.SEQUENCE_LENGTH,
-      bucket_lengths=self.BUCKETS,
-    )
-
-  def Test(self) -> Params:
-    """The speeches of a whole other play."""
-    return BucketedTextInput.EvalParams().Set(
-      batch_size=self.BATCH_SIZE,
-      seq_len=self.SEQUENCE_LENGTH,
-      bucket_lengths=self.BUCKETS,
-    )

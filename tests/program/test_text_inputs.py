@@ -8,8 +8,8 @@ import pytest
 from tests.program import command, training
 from tfpipe import trainer
 
-PACKED = "lm.shakespeare.Packed"
-BUCKETED = "lm.shakespeare.Bucketed"
+PACKED = "lm.documents.Packed"
+BUCKETED = "lm.documents.Bucketed"
 SMALL = (
   "task.num_layers=1",
   "task.model_dim=8",
