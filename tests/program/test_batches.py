@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.program import training
+from tfpipe.input.bucketed_input import BucketedTextInput
 from tfpipe.program import batches as batches_lib
 
 
@@ -51,3 +52,40 @@ def test_an_error_of_the_input_comes_through(tf, cpus, monkeypatch):
   assert float(next(rows)) == 1.0
   with pytest.raises(tf.errors.InvalidArgumentError, match="broken"):
     next(rows)
+
+
+def test_the_planned_batch_is_the_first_of_the_longest_rows(tf):
+  params = BucketedTextInput.Params().Set(
+    batch_size=64, seq_len=128, bucket_lengths=(32, 64), shuffle=False
+  )
+  source = params.Instantiate()
+  batches = list(source.dataset().take(source.steps_per_epoch))
+  lengths = [batch["ids"].shape[1] for batch in batches]
+  first = lengths.index(128)
+  assert first > 0
+  found = batches_lib.first_planned(source)
+  for name, value in found.items():
+    np.testing.assert_array_equal(value, batches[first][name])
+
+
+def test_a_batch_meets_the_function_of_its_shape(tf):
+  params = BucketedTextInput.Params().Set(
+    batch_size=4, seq_len=128, bucket_lengths=(32, 64)
+  )
+  source = params.Instantiate()
+  made = []
+
+  def make(specs):
+    shapes = {name: tuple(spec.shape) for name, spec in specs.items()}
+    made.append(shapes)
+    return lambda batch: (shapes, batch)
+
+  function = batches_lib.by_shape(source, make)
+  assert len(made) == 3
+  for batch in source.dataset().take(20):
+    shapes, passed = function(batch)
+    assert passed is batch
+    assert shapes == {name: tuple(value.shape) for name, value in batch.items()}
+  plain = params.Copy().Set(bucket_lengths=()).Instantiate()
+  shapes, _ = batches_lib.by_shape(plain, make)({})
+  assert shapes == {name: (4, 128) for name in ("ids", "labels", "weights")}

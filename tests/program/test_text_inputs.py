@@ -33,7 +33,10 @@ def losses(folder):
 
 @pytest.mark.parametrize(
   ("name", "more", "num_shapes"),
-  [(PACKED, (), 1), (BUCKETED, ("input.bucket_lengths=(64,)", "input.seed=5"), 2)],
+  [
+    (PACKED, ("task.positions=learned",), 1),
+    (BUCKETED, ("input.bucket_lengths=(64,)", "input.seed=5"), 2),
+  ],
 )
 def test_all_stages_get_the_fields_and_resume_exactly(
   tf, tmp_path, name, more, num_shapes

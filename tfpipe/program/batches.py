@@ -23,6 +23,12 @@ def is_cpu(device: str) -> bool:
   return tf.DeviceSpec.from_string(device).device_type == "CPU"
 
 
+def first_planned(source: Input) -> dict[str, tf.Tensor]:
+  """Gives the first batch of the shape that plans are made for, the largest."""
+  shapes = _shapes(source.specs())
+  return next(batch for batch in source.dataset() if _shapes(batch) == shapes)
+
+
 class ByShape:
   """A function of batches of several shapes: for each shape a traced one."""
 
