@@ -183,7 +183,7 @@ def test_the_paper_s_largest_network_is_planned(capsys):
   assert (
     "1665 layers, 83.9B weights; schedule gpipe+R, 128 cells x 512 micro-b" in shown
   )
-  assert "schedule of up to 1537 actions a device: too long to be shown" in shown
+  assert "schedule: up to 1537 actions a device; --mode=inspect --inspect=sch" in shown
   # 13 layers and 512 borders of 8 MiB: what the paper's formula says.
   assert " of activations instead of 1.5 TiB" in shown
 

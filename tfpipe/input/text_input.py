@@ -127,6 +127,16 @@ class CharTextInput(TextInput):
     """Ids are in [0, vocab_size)."""
     return VOCAB_SIZE
 
+  @classmethod
+  def encode_text(cls, text: str, source: str) -> np.ndarray:
+    """Gives the ids of a text; see `encode`."""
+    return encode(text, source)
+
+  @classmethod
+  def decode_ids(cls, ids: Iterable[int]) -> str:
+    """Gives the text of ids; see `decode`."""
+    return decode(ids)
+
   @property
   def num_examples(self) -> int:
     """Windows of an epoch.

@@ -67,13 +67,16 @@ class Run:
   def eval_function(self) -> tf.types.experimental.ConcreteFunction:
     """Traces evaluation, with the moving averages of the weights if there are any."""
     assert self.eval_input is not None
+    return self.pipeline.eval_function(tensor_specs(self.eval_input), self.averages())
+
+  def averages(self) -> dict[str, tf.Variable]:
+    """Gives the moving averages of the weights, by the names of these."""
     prefix = "ema/"
-    averages = {
+    return {
       name.removeprefix(prefix): variable
       for name, variable in self.learner.state().items()
       if name.startswith(prefix)
     }
-    return self.pipeline.eval_function(tensor_specs(self.eval_input), averages)
 
   @property
   def step(self) -> int:
