@@ -7,6 +7,7 @@ there are any.
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -109,7 +110,12 @@ def _write(serve: Any, weights: Mapping[str, tf.Variable], path: pathlib.Path) -
   module = tf.Module()
   used = {id(variable) for variable in serve.variables}
   module.weights = {n: v for n, v in weights.items() if id(v) in used}  # pyright: ignore[reportAttributeAccessIssue]
-  tf.saved_model.save(module, str(path), signatures=serve)
+  before = logging.root.manager.disable
+  logging.disable(logging.INFO)  # names of parts of the graph, and the like
+  try:
+    tf.saved_model.save(module, str(path), signatures=serve)
+  finally:
+    logging.disable(before)
 
 
 def _check_metrics(
