@@ -193,8 +193,8 @@ def overrides() -> list[str]:
   Raises:
     ValueError: a flag is given twice, of which absl would take the last.
   """
-  for name in _SHORT:
-    if FLAGS[name].present > 1:
+  for name in FLAGS:
+    if FLAGS[name].present > 1 and name not in ("set", "flagfile"):
       raise ValueError(f"--{name} is given {FLAGS[name].present} times")
   short = [
     f"{path}={FLAGS[flag].value}"

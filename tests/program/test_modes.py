@@ -44,6 +44,15 @@ def test_a_flag_without_effect_in_a_mode_is_refused(tmp_path, mode, flag):
   )
 
 
+@pytest.mark.parametrize("flag", ["top_k", "decode_seed", "num_tokens", "temperature"])
+def test_a_flag_with_its_default_or_zero_is_given_too(tmp_path, flag):
+  where = (f"--model={IMAGE}", f"--logdir={tmp_path}")
+  found = command.refusal(*where, f"--{flag}=0")
+  assert (
+    f"--{flag} has no effect with --mode=train_and_eval; it is for --mode=d" in found
+  )
+
+
 def test_a_flag_that_is_switched_off_has_no_effect_to_miss(capsys):
   off = ("--nosearch", "--nowatch", "--dry_run=false")
   command.run(f"--model={IMAGE}", "--mode=plan", *off)

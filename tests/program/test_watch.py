@@ -76,6 +76,23 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_followed_by_the_next(
   assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [1]
 
 
+def test_a_damaged_newest_one_is_skipped_and_the_one_before_is_evaluated_once(
+  tf, tmp_path
+):
+  training.train(tmp_path, IMAGE, "train.max_steps=2")
+
+  def damage():
+    (tmp_path / "checkpoint-00000003.npz").write_bytes(b"")
+
+  def last():
+    (tmp_path / "checkpoint-00000003.npz").unlink()
+    training.train(tmp_path, IMAGE, "train.max_steps=4")
+    (tmp_path / "params.txt").write_text("train.max_steps : 4\n")
+
+  watched(tmp_path, Training(tmp_path, damage, 0, last))
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [2, 4]
+
+
 def test_damaged_checkpoints_end_the_watch(tf, tmp_path):
   (tmp_path / "checkpoint-00000002.npz").write_bytes(b"")
   with pytest.raises(ValueError, match=r"no complete checkpoint in "):

@@ -114,8 +114,4 @@ def given(flags: Any) -> set[str]:
   Args:
     flags: absl's FlagValues.
   """
-  return {
-    name
-    for name in flags
-    if flags[name].present and flags[name].value not in (False, [])
-  }
+  return {n for n in flags if flags[n].present and flags[n].value is not False}

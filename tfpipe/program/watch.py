@@ -36,11 +36,14 @@ def watch(
   """
   show(f"watching {folder}")
   seen: list[pathlib.Path] = []
+  evaluated = -1
   while True:
     found = checkpoint.paths(folder)
     if found[-1:] != seen[-1:] and _restore(run, folder, found):
       seen = found
-      trainer.evaluate()
+      if run.step != evaluated:  # else a damaged one has followed
+        trainer.evaluate()
+        evaluated = run.step
       last = max_steps(folder)
       if last is not None and run.step >= last:
         show(f"evaluated the last step of the training, {last}")
