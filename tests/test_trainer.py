@@ -78,7 +78,7 @@ def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
   assert after.pipeline.layer_times == str(path)
   path.write_text("{}")
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
-  assert found == f"error: {path}: the file: device, batch, layers missing"
+  assert found == f"error: {path}: the file: device, batch, layers, end missing"
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--layer_times=no.json")
   assert found == "error: layer times 'no.json': there is no such file"
 

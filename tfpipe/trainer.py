@@ -11,28 +11,25 @@ import contextlib
 import gc
 import os
 import pathlib
-import shlex
 import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
 from tfpipe import hardware as hardware_lib
-from tfpipe import knobs, plan_search, plan_text, registry
 from tfpipe import plan as plan_lib
-from tfpipe.hardware import Hardware
+from tfpipe import registry
 from tfpipe.model import REMAT, SCHEDULES
-from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
 from tfpipe.program import checkpoint, modes, profile, quiet
-from tfpipe.program.decode import Options, decode
-from tfpipe.program.decode import check as check_decode
+from tfpipe.program import decode as decode_lib
+from tfpipe.program import export as export_lib
 from tfpipe.program.dry_run import dry_run
-from tfpipe.program.export import export
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
-from tfpipe.program.report import differences, first_screen, lists, show
+from tfpipe.program.planning import show_plan, show_search
+from tfpipe.program.report import differences, first_screen, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
 from tfpipe.program.watch import watch
@@ -226,43 +223,16 @@ def _prepare() -> tuple[Params, str]:
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
   if FLAGS.mode == "decode":
-    check_decode(params, _options())
+    decode_lib.check(params, _options())
+  if FLAGS.mode == "export":
+    export_lib.check(params)
   return params, changes
 
 
-def _options() -> Options:
-  return Options(
+def _options() -> decode_lib.Options:
+  return decode_lib.Options(
     FLAGS.prompt, FLAGS.num_tokens, FLAGS.temperature, FLAGS.top_k, FLAGS.decode_seed
   )
-
-
-def _show_plan(params: Params, changes: str) -> None:
-  """Shows the whole plan, for the hardware that is named, or searches for the best."""
-  named = FLAGS.hardware is not None
-  hardware = hardware_lib.find(FLAGS.hardware) if named else None
-  if FLAGS.search and hardware:
-    return show(_search(params, hardware))
-  network = Network(params)
-  plan = plan_lib.make(params, hardware, network)
-  show(first_screen(params, changes, plan))
-  show(plan_text.details(plan))
-  for advice in knobs.advice(params, plan, network):
-    show(advice)
-  return show(lists(plan))
-
-
-def _search(params: Params, hardware: Hardware) -> str:
-  """Searches what no flag sets; what is printed runs with the other flags that do."""
-  given, command = [], [f"--model={FLAGS.model}"]
-  for override in overrides():
-    path = override.partition("=")[0].strip()
-    name = path.removeprefix("pipeline.")
-    if name != path and name in plan_search.SEARCHED:
-      given.append(name)
-    else:
-      command.append(f"--set {shlex.quote(override)}")
-  front = plan_search.search(params, hardware, given)
-  return plan_search.table(front, " ".join(command))
 
 
 def _profile(params: Params) -> profile.Window | None:
@@ -302,9 +272,9 @@ def _set_up(
   if FLAGS.dry_run:
     return dry_run(run, evaluates=evaluates)
   if FLAGS.mode == "decode":
-    return show(decode(run, _options()))
+    return show(decode_lib.decode(run, _options()))
   if FLAGS.mode == "export":
-    return show("\n".join(export(run, logdir)))
+    return show("\n".join(export_lib.export(run, logdir)))
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)
@@ -351,7 +321,9 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
     # again and again would take nearly half of the time.
     gc.disable()
     try:
-      return _show_plan(params, changes)
+      if FLAGS.search:
+        return show_search(params, FLAGS.hardware, FLAGS.model, overrides())
+      return show_plan(params, changes, FLAGS.hardware)
     finally:
       gc.enable()
   plan = plan_lib.make(params)

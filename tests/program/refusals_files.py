@@ -77,11 +77,12 @@ JSON_ROWS = [
   ),
   ({"color": 1}, r"field 'color' is not one of name, num_stages, .*, placement, actio"),
 ]
+SECS = ("forward", "input_gradient", "weight_gradient", "update", "backward")
 LAYERS = [
-  {"name": name, "forward": 1, "input_gradient": 1, "weight_gradient": 1, "update": 1}
+  {"name": name, **dict.fromkeys(SECS, 1)}
   for name in ("block_0", "block_1", "block_2", "block_3", "loss")
 ]
-TIMES = {"device": "a CPU", "batch": 4, "layers": LAYERS}
+TIMES = {"device": "a CPU", "batch": 4, "layers": LAYERS, "end": 0}
 _SECS = r"expected a finite number >= 0, at most 1e\+100$"
 
 
@@ -110,7 +111,9 @@ TIMES_ROWS = [
     r"layers\[0\]: forward, input_gradient, .* missi",
   ),
   ({"layers": LAYERS[::-1]}, r"layer 0 is 'loss', but 'block_0' in the network$"),
-  ({"size": 3}, r"field 'size' is not one of device, batch, layers$"),
+  ({"size": 3}, r"field 'size' is not one of device, batch, layers, end$"),
+  ({"end": -1}, rf"end is -1: {_SECS}"),
+  (_layers(backward=[]), rf"layer 'block_0': backward is \[\]: {_SECS}"),
 ]
 HARDWARE = {
   "name": "tiny",

@@ -10,6 +10,7 @@ from tests.program import command, training
 from tfpipe.input.text_input import CharTextInput, encode
 from tfpipe.input.text_input import decode as decode_ids
 from tfpipe.program import decode as decode_lib
+from tfpipe.program import export
 from tfpipe.program.decode import Options, draw
 
 CHAR = "lm.shakespeare.Char"
@@ -134,8 +135,8 @@ def test_a_text_ends_where_the_network_ends_it(monkeypatch):
   network = types.SimpleNamespace(fields=["ids"])
   source = CharTextInput(CharTextInput.Params().Set(batch_size=1, seq_len=8))
   monkeypatch.setattr(decode_lib, "_NextLogits", Logits)
-  monkeypatch.setattr(decode_lib, "predictor", lambda run, rows: (network, {}))
-  monkeypatch.setattr(decode_lib, "source_of", lambda run: source)
+  monkeypatch.setattr(export, "predictor", lambda run, rows: (network, {}))
+  monkeypatch.setattr(export, "source_of", lambda run: source)
   run = types.SimpleNamespace()
   found = decode_lib.decode(run, Options("ab", 10, temperature=0.0))  # pyright: ignore[reportArgumentType]
   assert found == "ab" + decode_ids([3, 5])

@@ -6,6 +6,8 @@ import pytest
 
 from tests.program import command
 from tests.program.training import IMAGE, TEXT
+from tfpipe.layers.base import Layer
+from tfpipe.layers.classifier_loss import ClassifierLoss
 from tfpipe.program import modes
 
 FLAGS = {
@@ -153,3 +155,22 @@ def test_what_predicts_no_text_is_not_decoded(tmp_path, name, source):
   assert found.startswith(
     f"error: --mode=decode: experiment {name} predicts no text: its input, {source}, "
   )
+
+
+def test_a_network_that_predicts_nothing_is_not_exported(tmp_path):
+  found = command.refusal(
+    f"--model={IMAGE}",
+    f"--logdir={tmp_path}",
+    "--mode=export",
+    "--set=task.loss.cls=type/tests.program.test_modes/NoPrediction",
+  )
+  assert found.startswith(
+    "error: the last layer, 'loss', says nothing of what it predicts: NoPrediction "
+    "must define Predict(self, theta, *inputs), which gives a NestedMap of tensors [ba"
+  )
+
+
+class NoPrediction(ClassifierLoss):
+  """A loss that is only trained."""
+
+  Predict = Layer.Predict

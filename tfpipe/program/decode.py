@@ -15,8 +15,8 @@ import numpy as np
 
 from tfpipe.lazy import tf
 from tfpipe.params import Params
-from tfpipe.pipeline.predictor import Predictor, check_predicts
-from tfpipe.program.export import predictor, source_of
+from tfpipe.pipeline.predictor import Predictor
+from tfpipe.program import export
 from tfpipe.program.run import Run
 
 _START = 0
@@ -71,7 +71,7 @@ def check(params: Params, options: Options) -> None:
       f"{source.__name__}, turns no text into ids (encode_text, decode_ids)"
     )
   source.encode_text(options.prompt, "--prompt")
-  check_predicts(params.task.Instantiate().Layers()[-1].Instantiate())
+  export.check(params)
 
 
 def decode(run: Run, options: Options) -> str:
@@ -81,8 +81,8 @@ def decode(run: Run, options: Options) -> str:
     ValueError: the network predicts no tokens from ids alone, or its predictions
       depend on later ids.
   """
-  network, _ = predictor(run, rows=1)
-  source: Any = source_of(run)
+  network, _ = export.predictor(run, rows=1)
+  source: Any = export.source_of(run)
   length = source.params.seq_len
   if network.fields != ["ids"]:
     raise ValueError(

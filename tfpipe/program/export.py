@@ -17,12 +17,22 @@ import numpy as np
 
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
+from tfpipe.params import Params
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.predictor import Predictor
+from tfpipe.pipeline.predictor import Predictor, check_predicts
 from tfpipe.program.run import Run, tensor_specs
 
 _TOLERANCE = 1e-5
 """Relative: sums over micro-batches are taken in another order than in a pipeline."""
+
+
+def check(params: Params) -> None:
+  """Refuses a network that predicts nothing; touches no device.
+
+  Raises:
+    ValueError: naming its last layer and what that lacks.
+  """
+  check_predicts(params.task.Instantiate().Layers()[-1].Instantiate())
 
 
 def predictor(run: Run, rows: int | None = None) -> tuple[Predictor, dict]:
