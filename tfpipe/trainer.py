@@ -263,8 +263,8 @@ def _set_up(
     held.enter_context(lock(logdir))
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
-    for source in modes.inputs(FLAGS.mode, params):
-      source.Instantiate().check_data()
+    for read in modes.inputs(FLAGS.mode, params):
+      read.Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
   if not FLAGS.watch:

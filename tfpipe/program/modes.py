@@ -60,8 +60,9 @@ def check(mode: str, given: Collection[str]) -> None:
         f"--{flag} has no effect with --mode={mode}; it is for "
         f"--mode={' or '.join(modes)}"
       )
-  if "dry_run" in given and "profile" in given:
-    raise ValueError("--profile has no effect with --dry_run, which runs one step")
+  for flag in ("profile", "max_restarts"):
+    if "dry_run" in given and flag in given:
+      raise ValueError(f"--{flag} has no effect with --dry_run, which runs one step")
   if "search" in given and "hardware" not in given:
     raise ValueError("--search needs --hardware: its memory bounds the search")
 
