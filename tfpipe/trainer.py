@@ -22,7 +22,7 @@ from tfpipe import registry
 from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, modes, profile, quiet
+from tfpipe.program import checkpoint, modes, profile, quiet, warm_start
 from tfpipe.program import decode as decode_lib
 from tfpipe.program import export as export_lib
 from tfpipe.program.dry_run import dry_run
@@ -261,16 +261,18 @@ def _set_up(
   found = logdir.is_dir()
   if trains and found:
     held.enter_context(lock(logdir))
+  source = warm_start.find(params.train, logdir) if trains else None
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
     for read in modes.inputs(FLAGS.mode, params):
       read.Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  if not FLAGS.watch:
-    restore_newest(run, logdir, trains=trains)
+  restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
+  if source and not restored:
+    warm_start.take(run, source)
   if FLAGS.dry_run:
-    return dry_run(run, evaluates=evaluates)
+    return dry_run(run, logdir, evaluates=evaluates)
   if FLAGS.mode == "decode":
     return show(decode_lib.decode(run, _options()))
   if FLAGS.mode == "export":
@@ -279,6 +281,8 @@ def _set_up(
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock(logdir))
+    if checkpoint.paths(logdir):
+      raise ValueError(f"--logdir={logdir}: another process has just trained there")
   if trains:
     (logdir / "params.txt").write_text(params.ToText())
   if FLAGS.watch:
@@ -301,13 +305,16 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
     sys.exit(f"stopped: {error}")
   if trainer is None:
     return
-  if FLAGS.mode == "eval":
-    trainer.evaluate()
-    return
   try:
-    trainer.train()
+    if FLAGS.mode == "eval":
+      trainer.evaluate()
+    else:
+      trainer.train()
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
+  except OSError as error:
+    where, why = error.filename or FLAGS.logdir, error.strerror or error
+    sys.exit(f"error: {where}: {why}; what was saved before is whole")
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:

@@ -1,11 +1,13 @@
 """A dry run does what a first step does, in memory."""
 
 import re
+import types
 
 import pytest
 
 from tests.program import command, training
 from tests.program.training import IMAGE
+from tfpipe.program import saver
 
 
 def contents(folder):
@@ -73,3 +75,11 @@ def test_a_step_that_is_not_finite_is_found(tf, tmp_path, name, overrides, messa
     f"--model={name}", f"--logdir={tmp_path}", "--dry_run", *overrides
   )
   assert re.search(message, found), found
+
+
+def test_a_disk_without_space_for_a_checkpoint_is_found(tf, tmp_path, monkeypatch):
+  full = types.SimpleNamespace(free=10)
+  monkeypatch.setattr(saver.shutil, "disk_usage", lambda path: full)
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
+  assert "10 B are free there, and a checkpoint takes" in found
+  assert not list(tmp_path.iterdir())
