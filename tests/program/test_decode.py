@@ -142,6 +142,33 @@ def test_a_text_ends_where_the_network_ends_it(monkeypatch):
   assert found == "ab" + decode_ids([3, 5])
 
 
+def test_a_network_of_several_texts_in_a_row_is_given_one(tf):
+  class Network:
+    fields = ("ids", "segment_ids", "positions")
+
+    def predict(self, batch):
+      assert batch.keys() == set(self.fields)
+      assert [values.dtype for values in batch.values()] == [tf.int32] * 3
+      rows = tf.cast(tf.stack(list(batch.values()), axis=-1), tf.float32)
+      return {"logits": rows}
+
+  logits = decode_lib._NextLogits(Network(), 4)  # pyright: ignore[reportArgumentType]
+  assert logits([0, 7]).tolist() == [7, 1, 1]
+  # Of more ids than a row has the last ones count.
+  assert logits([0, 7, 8, 9, 5]).tolist() == [5, 1, 3]
+
+
+def test_a_network_that_reads_what_no_text_gives_is_refused(monkeypatch):
+  network = types.SimpleNamespace(fields=["ids", "speaker"])
+  source = CharTextInput(CharTextInput.Params().Set(batch_size=1, seq_len=8))
+  monkeypatch.setattr(export, "predictor", lambda run, rows: (network, {}))
+  monkeypatch.setattr(export, "source_of", lambda run: source)
+  with pytest.raises(
+    ValueError, match="the network reads ids, speaker; must be ids, a"
+  ):
+    decode_lib.decode(types.SimpleNamespace(), Options())  # pyright: ignore[reportArgumentType]
+
+
 def test_a_network_that_sees_later_ids_is_refused(tf):
   class Network:
     fields = ("ids",)

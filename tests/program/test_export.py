@@ -10,6 +10,7 @@ import pytest
 
 from tests.program import command, reference, training
 from tests.program.training import IMAGE, TEXT
+from tfpipe.input.text_input import SyntheticTextInput
 from tfpipe.layers.base import Layer
 from tfpipe.layers.classifier_loss import ClassifierLoss
 from tfpipe.program import export as export_lib
@@ -150,6 +151,30 @@ def test_an_experiment_without_test_is_checked_on_its_training_input(tf, tmp_pat
   run = training.make_run("tests.program.tiny.NoTest")
   assert len(export_lib.export(run, tmp_path)) == 2
   assert [path.name for path in (tmp_path / "export").iterdir()] == ["0"]
+
+
+class Uneven(SyntheticTextInput):
+  """Announces rows of five ids, and gives shorter ones first, or alone."""
+
+  def dataset(self, start_step=0):
+    whole = super().dataset(start_step)
+    short = whole.map(lambda b: {name: v[:, :3] for name, v in b.items()})
+    return short.take(1).concatenate(whole) if self.params.seed else short
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_is_exported_is_checked_on_a_batch_of_its_shape(tf, tmp_path, seed):
+  run = training.make_run(TEXT)
+  params = run.params.eval_input.Copy().Set(cls=Uneven, seed=seed)
+  run.eval_input = params.Instantiate()
+  if seed:
+    assert "ids int32 [n, 5]" in export_lib.export(run, tmp_path)[0]
+    return
+  with pytest.raises(
+    ValueError, match=r"Uneven gives no batch of .*\(4, 5\).*to check"
+  ):
+    export_lib.export(run, tmp_path)
+  assert not list(tmp_path.iterdir())
 
 
 class WrongLoss(ClassifierLoss):

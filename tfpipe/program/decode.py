@@ -84,10 +84,11 @@ def decode(run: Run, options: Options) -> str:
   network, _ = export.predictor(run, rows=1)
   source: Any = export.source_of(run)
   length = source.params.seq_len
-  if network.fields != ["ids"]:
+  known = _fields([], length)
+  if not {"ids"} <= {*network.fields} <= known.keys():
     raise ValueError(
-      f"--mode=decode: the network reads {', '.join(network.fields)}; it must read ids "
-      "alone"
+      f"--mode=decode: the network reads {', '.join(network.fields)}; must be ids, and "
+      f"of {', '.join(known)} no others"
     )
   next_logits = _NextLogits(network, length)
   ids = [_START, *map(int, source.encode_text(options.prompt, "--prompt"))]
@@ -122,17 +123,25 @@ def draw(logits: np.ndarray, options: Options, place: int) -> int:
   return int(order[min(int(chosen), len(order) - 1)])
 
 
+def _fields(ids: list[int], length: int, fill: int = _START) -> dict[str, np.ndarray]:
+  """Gives the batch fields, int32 [1, length], of a row that holds one text."""
+  row = ids + [fill] * (length - len(ids))
+  fields = {"ids": row, "segment_ids": [1] * length, "positions": range(length)}
+  return {name: np.array([values], np.int32) for name, values in fields.items()}
+
+
 class _NextLogits:
   """Logits of the token after some ids: their last `length` count."""
 
   def __init__(self, network: Predictor, length: int) -> None:
     self._length = length
+    self._names = network.fields
     self._function = tf.function(network.predict, autograph=False)
 
   def __call__(self, ids: list[int], fill: int = _START) -> np.ndarray:
     window = ids[-self._length :]
-    row = window + [fill] * (self._length - len(window))
-    found = self._function({"ids": tf.constant([row], tf.int32)})
+    fields = _fields(window, self._length, fill)
+    found = self._function({name: fields[name] for name in self._names})
     if "logits" not in found or found["logits"].shape[:2] != (1, self._length):
       raise ValueError(
         "--mode=decode: the last layer's Predict must give logits [batch, time, tokens]"

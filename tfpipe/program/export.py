@@ -81,7 +81,7 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   if path.exists():
     raise ValueError(f"{path} is there already; remove it to export step {run.step}")
   network, weights = predictor(run)
-  batch = next(iter(source_of(run).dataset()))
+  batch = _whole_batch(source_of(run))
   loss = _check_metrics(run, network, batch)
   serve = _function(network, batch)
   fed = {name: batch[name] for name in network.fields}
@@ -101,6 +101,21 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
     f"checked on {len(next(iter(batch.values())))} examples: loss {loss:.5g}, as in "
     "evaluation; the saved file gives the same outputs",
   ]
+
+
+def _whole_batch(source: Input) -> Mapping[str, tf.Tensor]:
+  """Gives the first batch of the shape that is exported.
+
+  Raises:
+    ValueError: all are smaller.
+  """
+  specs = tensor_specs(source)
+  for batch in source.dataset().take(source.steps_per_epoch):
+    if all(batch[name].shape == spec.shape for name, spec in specs.items()):
+      return batch
+  raise ValueError(
+    f"{type(source).__name__} gives no batch of {dict(specs)} to check by"
+  )
 
 
 def _function(network: Predictor, batch: Mapping[str, tf.Tensor]) -> Any:
