@@ -127,6 +127,8 @@ def check(p: Params) -> None:
     ValueError: naming the field, its value and what is allowed.
   """
   _check_kind(p, "task", "Layers")
+  if "learner" in p.task:
+    _check_kind(p, "task.learner", "state_bytes")
   _check_kind(p, "input", "Specs")
   if p.eval_input is not None:
     _check_kind(p, "eval_input", "Specs")

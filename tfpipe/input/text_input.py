@@ -120,6 +120,16 @@ class CharInput(TextInput):
     """Ids are in [0, vocab_size)."""
     return VOCAB_SIZE
 
+  @classmethod
+  def encode_text(cls, text: str, source: str) -> np.ndarray:
+    """Gives the ids of a text; see `encode`."""
+    return encode(text, source)
+
+  @classmethod
+  def decode_ids(cls, ids: Iterable[int]) -> str:
+    """Gives the text of ids; see `decode`."""
+    return decode(ids)
+
   def _texts(self) -> dict[str, str]:
     """Reads the texts of the split, by the name that errors call each."""
     if not self.params.text_dir:

@@ -80,15 +80,19 @@ class Run:
     Returns: as `train_function`.
     """
     assert self.eval_input is not None
+    averages = self.averages()
+    return by_shape(
+      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
+    )
+
+  def averages(self) -> dict[str, tf.Variable]:
+    """Gives the moving averages of the weights, by the names of these."""
     prefix = "ema/"
-    averages = {
+    return {
       name.removeprefix(prefix): variable
       for name, variable in self.learner.state().items()
       if name.startswith(prefix)
     }
-    return by_shape(
-      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
-    )
 
   def batches(self) -> tf.data.Dataset:
     """Gives the training batches from this step on.
