@@ -80,6 +80,7 @@ def test_every_parameter_is_checked():
   guards = {"loss_spike", "on_loss_spike", "step_timeout_secs"}
   assert paths == {
     *_COUNTS,
+    "train.deterministic",
     *(f"pipeline.{key}" for key in others),
     *(f"train.{key}" for key in saving | guards),
   }

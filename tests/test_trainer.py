@@ -78,7 +78,7 @@ def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
   assert after.pipeline.layer_times == str(path)
   path.write_text("{}")
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
-  assert found == f"error: {path}: the file: device, batch, layers missing"
+  assert found == f"error: {path}: the file: device, batch, layers, end missing"
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--layer_times=no.json")
   assert found == "error: layer times 'no.json': there is no such file"
 
@@ -183,7 +183,7 @@ def test_the_paper_s_largest_network_is_planned(capsys):
   assert (
     "1665 layers, 83.9B weights; schedule gpipe+R, 128 cells x 512 micro-b" in shown
   )
-  assert "schedule of up to 1537 actions a device: too long to be shown" in shown
+  assert "schedule: up to 1537 actions a device; --mode=inspect --inspect=sch" in shown
   # 13 layers and 512 borders of 8 MiB: what the paper's formula says.
   assert " of activations instead of 1.5 TiB" in shown
 
@@ -218,10 +218,14 @@ def test_each_call_begins_with_the_experiment_as_it_is():
   assert again == registry.Get(IMAGE)().Model()
 
 
-def test_a_flag_given_twice_is_refused():
-  twice = ("--remat=none", "--remat=cell")
-  text = command.refusal(f"--model={IMAGE}", "--mode=plan", *twice)
-  assert text == "error: --remat is given 2 times"
+@pytest.mark.parametrize(
+  ("name", "values"), [("remat", ("none", "cell")), ("mode", ("inspect", "plan"))]
+)
+def test_a_flag_given_twice_is_refused(name, values):
+  mode = [] if name == "mode" else ["--mode=plan"]
+  twice = [f"--{name}={value}" for value in values]
+  text = command.refusal(f"--model={IMAGE}", *mode, *twice)
+  assert text == f"error: --{name} is given 2 times"
 
 
 def test_plan_prints_what_differs_the_cut_the_prediction_and_the_schedule(capsys):
@@ -344,6 +348,12 @@ def run(*arguments):
     (["--help"], 1, "--num_partitions: K: number of partitions, one a device."),
     ([f"--model={TEXT}", "--mode=plan"], 0, "predicted bubble"),
     ([f"--model={TEXT}", "--mode=inspect"], 0, "train.max_steps : 4\n"),
+    (
+      [f"--model={TEXT}", "--mode=inspect", "--inspect=variables"],
+      0,
+      "is embedding/w\n",
+    ),
+    ([f"--model={TEXT}", "--mode=decode", "--logdir=no/such"], 1, ""),
     ([f"--model={TEXT}", "--mode=plan", "--hardware=h200", "--search"], 0, "--remat="),
     (["--model=lm.shakespeare.Chr", "--mode=plan"], 1, ""),
     (["--num_partition=2"], 1, ""),

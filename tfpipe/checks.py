@@ -138,4 +138,8 @@ def _check_type(
 
 
 def _message(owner: object, name: str, value: Any, allowed: str) -> str:
-  return f"{type(owner).__name__}.{name} = {value!r}: it must be {allowed}"
+  if isinstance(value, InstantiableParams):  # of many lines
+    value = f"the Params of {value.cls!r}"
+  else:
+    value = repr(value)
+  return f"{type(owner).__name__}.{name} = {value}: it must be {allowed}"

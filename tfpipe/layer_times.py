@@ -212,7 +212,7 @@ def _times(fields: Any) -> LayerTimes:
   return LayerTimes(fields["device"], fields["batch"], tuple(layers), fields["end"])
 
 
-def _check_secs(what: str, value: object) -> None:
+def _check_secs(what: str, value: Any) -> None:
   is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
   if not is_number or not 0 <= value <= _MOST_SECS:
     raise ValueError(

@@ -88,6 +88,13 @@ def TrainParams() -> Params:
   p = Params()
   p.Define("max_steps", 1000, "Mini-batches to train on.")
   p.Define("seed", 0, "Seed of start values, dropout and drop-path.")
+  p.Define(
+    "deterministic",
+    False,
+    "Whether TensorFlow may only take operations that give the same bits each time. On "
+    "CPUs this changes nothing; on GPUs it can cost time, and an operation that has no "
+    "such version is an error at the first step.",
+  )
   p.Define("log_interval_steps", 10, "Steps between lines of progress.")
   saving.define(p)
   p.Define(
@@ -139,6 +146,8 @@ def check(p: Params) -> None:
     ValueError: naming the field, its value and what is allowed.
   """
   _check_kind(p, "task", "Layers")
+  if "learner" in p.task:
+    _check_kind(p, "task.learner", "state_bytes")
   _check_kind(p, "input", "Specs")
   if p.eval_input is not None:
     _check_kind(p, "eval_input", "Specs")
@@ -171,6 +180,10 @@ def check(p: Params) -> None:
     )
   for key in ("log_interval_steps", "save_interval_steps", "keep_checkpoints"):
     _check_count("train", p.train, key, 1)
+  if not isinstance(p.train.deterministic, bool):
+    raise ValueError(
+      f"train.deterministic={p.train.deterministic!r}: must be True or False"
+    )
   for key in ("max_steps", "eval_interval_steps", "seed"):
     _check_count("train", p.train, key, 0)
   saving.check(p.train, evaluates=p.eval_input is not None)

@@ -108,7 +108,20 @@ class Network:
         _check_shapes(task, owner, source)
         raise
       _check_fits(task, owner, source)
+      self._check_segments(owner, micro_batch)
     return self._costs[key]
+
+  def _check_segments(self, owner: str, micro_batch: Mapping[str, ArraySpec]) -> None:
+    """Refuses rows of several texts for layers that would mix them."""
+    readers = [
+      layer for layer in self._layers if "segment_ids" in layer.cls.SIDE_INPUTS
+    ]
+    if "segment_ids" in micro_batch and not readers:
+      hint = "; set task.packed=True" if "packed" in self._params.task else ""
+      raise ValueError(
+        f"{owner} gives segment_ids, for its rows hold several texts, but no layer "
+        f"reads them: attention would mix the texts{hint}"
+      )
 
   def _micro_batch(self, owner: str, number: int) -> dict[str, ArraySpec]:
     self._check_divides(number)

@@ -11,32 +11,33 @@ import contextlib
 import gc
 import os
 import pathlib
-import shlex
 import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
 from tfpipe import hardware as hardware_lib
-from tfpipe import knobs, plan_search, plan_text, registry
 from tfpipe import plan as plan_lib
-from tfpipe.hardware import Hardware
+from tfpipe import registry
 from tfpipe.model import REMAT, SCHEDULES
-from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, profile, quiet, restarts, warm_start
+from tfpipe.program import checkpoint, modes, profile, quiet, restarts, warm_start
+from tfpipe.program import decode as decode_lib
+from tfpipe.program import export as export_lib
+from tfpipe.program.dry_run import dry_run
 from tfpipe.program.guard import StepError, failed
+from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
-from tfpipe.program.report import differences, first_screen, lists, show
+from tfpipe.program.planning import show_plan, show_search
+from tfpipe.program.report import differences, first_screen, show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
+from tfpipe.program.watch import watch
 from tfpipe.spelling import nearest
 
 # TensorFlow's start-up notes would drown the first screen; errors still show.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-MODES = ("train_and_eval", "train", "eval", "plan", "inspect")
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Name of the experiment, e.g. lm.shakespeare.Char.")
@@ -44,10 +45,34 @@ flags.DEFINE_string("logdir", None, "Folder of the run: checkpoints, params, met
 flags.DEFINE_string(
   "mode",
   "train_and_eval",
-  "train_and_eval trains, then evaluates; train only trains; eval evaluates the newest "
-  "checkpoint; plan prints the cut, the schedule and the prediction; inspect prints "
-  "all Params.",
+  "; ".join(f"{mode} {what}" for mode, what in modes.MODES.items()) + ".",
 )
+flags.DEFINE_bool(
+  "dry_run", False, "Tries the first step of a training in memory; writes nothing."
+)
+flags.DEFINE_bool(
+  "watch",
+  False,
+  "With --mode=eval: evaluates each newest checkpoint of a running training, until its "
+  "last step.",
+)
+flags.DEFINE_string(
+  "inspect",
+  "params",
+  "With --mode=inspect: params, changed (those that are not as their class defines "
+  "them), diff:EXPERIMENT, variables (by layer and stage), or schedule (as CSV).",
+)
+flags.DEFINE_string("prompt", "", "With --mode=decode: the text to be continued.")
+flags.DEFINE_integer("num_tokens", 200, "With --mode=decode: tokens to add.")
+flags.DEFINE_float(
+  "temperature",
+  1.0,
+  "With --mode=decode: logits are divided by it; 0 takes the most probable token.",
+)
+flags.DEFINE_integer(
+  "top_k", 0, "With --mode=decode: most probable tokens to choose from; 0: all."
+)
+flags.DEFINE_integer("decode_seed", 0, "With --mode=decode: seed of what is drawn.")
 flags.DEFINE_integer("num_partitions", None, "K: number of partitions, one a device.")
 flags.DEFINE_integer("num_micro_batches", None, "M: number of micro-batches.")
 flags.DEFINE_string(
@@ -85,6 +110,11 @@ flags.DEFINE_integer(
   0,
   "Times that training is started again, from the newest checkpoint, after a crash.",
 )
+flags.DEFINE_bool(
+  "deterministic",
+  None,
+  "Only operations that give the same bits each time (train.deterministic).",
+)
 flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
 )
@@ -101,7 +131,10 @@ REFUSALS = (
 )
 
 # What a flag's value must be, by absl's name of its type.
-_KINDS = {"int": "a whole number", "bool": "true or false"}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+# What a mode without a checkpoint cannot do.
+_VERBS = {"eval": "evaluate", "decode": "decode with", "export": "export"}
 
 # Flags that are short for one of the Params.
 _SHORT = {
@@ -113,6 +146,7 @@ _SHORT = {
   "layer_times": "pipeline.layer_times",
   "devices": "pipeline.devices",
   "max_steps": "train.max_steps",
+  "deterministic": "train.deterministic",
 }
 
 
@@ -168,8 +202,8 @@ def overrides() -> list[str]:
   Raises:
     ValueError: a flag is given twice, of which absl would take the last.
   """
-  for name in _SHORT:
-    if FLAGS[name].present > 1:
+  for name in FLAGS:
+    if FLAGS[name].present > 1 and name not in ("set", "flagfile"):
       raise ValueError(f"--{name} is given {FLAGS[name].present} times")
   short = [
     f"{path}={FLAGS[flag].value}"
@@ -179,35 +213,8 @@ def overrides() -> list[str]:
   return [*FLAGS.set, *short]
 
 
-def _check_plan_flags() -> None:
-  if FLAGS.mode == "plan":
-    if FLAGS.search and FLAGS.hardware is None:
-      raise ValueError("--search needs --hardware: its memory bounds the search")
-    return
-  for flag in ("hardware", "search"):
-    if FLAGS[flag].value or FLAGS[flag].value == "":
-      raise ValueError(
-        f"--{flag} has no effect with --mode={FLAGS.mode}; it is for --mode=plan"
-      )
-
-
 def _logdir() -> pathlib.Path:
   return pathlib.Path(FLAGS.logdir).expanduser()  # no shell does it behind `=`
-
-
-def _check_logdir() -> None:
-  if FLAGS.mode in ("plan", "inspect"):
-    if FLAGS.logdir:
-      raise ValueError(f"--logdir has no effect with --mode={FLAGS.mode}")
-    return
-  if not FLAGS.logdir:
-    raise ValueError(f"--logdir is missing; --mode={FLAGS.mode} needs a folder")
-  folder = _logdir().absolute()
-  found = next(path for path in (folder, *folder.parents) if path.exists())
-  if not found.is_dir():
-    raise ValueError(f"--logdir={FLAGS.logdir}: {found} is a file, not a folder")
-  if not os.access(found, os.W_OK):
-    raise ValueError(f"--logdir={FLAGS.logdir}: {found} is not writable")
 
 
 def _prepare() -> tuple[Params, str]:
@@ -218,56 +225,32 @@ def _prepare() -> tuple[Params, str]:
   """
   if not FLAGS.model:
     raise ValueError("--model is missing; it names an experiment")
-  if FLAGS.mode not in MODES:
-    allowed = f"must be one of {', '.join(MODES)}{nearest(FLAGS.mode, MODES)}"
-    raise ValueError(f"--mode={FLAGS.mode}: {allowed}")
-  _check_logdir()
-  _check_plan_flags()
-  restarts.check(FLAGS.max_restarts, FLAGS.mode)
+  modes.check(FLAGS.mode, modes.given(FLAGS))
+  modes.check_inspect(FLAGS.inspect)
+  restarts.check(FLAGS.max_restarts)
+  registry.Get(FLAGS.model)  # that it is missing is said first of all
+  modes.check_logdir(FLAGS.mode, FLAGS.logdir)
   params = model_params(FLAGS.model, overrides())
   whole = registry.Get(FLAGS.model)().Model()
   changes = differences(whole.ToText(), params.ToText())
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
+  if FLAGS.mode == "decode":
+    decode_lib.check(params, _options())
+  if FLAGS.mode == "export":
+    export_lib.check(params)
   return params, changes
 
 
-def _show_plan(params: Params, changes: str) -> None:
-  """Shows the whole plan, for the hardware that is named, or searches for the best."""
-  named = FLAGS.hardware is not None
-  hardware = hardware_lib.find(FLAGS.hardware) if named else None
-  if FLAGS.search and hardware:
-    return show(_search(params, hardware))
-  network = Network(params)
-  plan = plan_lib.make(params, hardware, network)
-  show(first_screen(params, changes, plan))
-  show(plan_text.details(plan))
-  for advice in knobs.advice(params, plan, network):
-    show(advice)
-  return show(lists(plan))
-
-
-def _search(params: Params, hardware: Hardware) -> str:
-  """Searches what no flag sets; what is printed runs with the other flags that do."""
-  given, command = [], [f"--model={FLAGS.model}"]
-  for override in overrides():
-    path = override.partition("=")[0].strip()
-    name = path.removeprefix("pipeline.")
-    if name != path and name in plan_search.SEARCHED:
-      given.append(name)
-    else:
-      command.append(f"--set {shlex.quote(override)}")
-  front = plan_search.search(params, hardware, given)
-  return plan_search.table(front, " ".join(command))
+def _options() -> decode_lib.Options:
+  return decode_lib.Options(
+    FLAGS.prompt, FLAGS.num_tokens, FLAGS.temperature, FLAGS.top_k, FLAGS.decode_seed
+  )
 
 
 def _profile(params: Params) -> profile.Window | None:
   if FLAGS.profile is None:
     return None
-  if FLAGS.mode not in ("train", "train_and_eval"):
-    raise ValueError(
-      f"--profile has no effect with --mode={FLAGS.mode}; it measures training"
-    )
   return profile.parse(FLAGS.profile, params.train.max_steps)
 
 
@@ -276,26 +259,37 @@ def _set_up(
   plan: Plan,
   window: profile.Window | None,
   held: contextlib.ExitStack,
-) -> Trainer:
-  """Starts TensorFlow, makes the run and restores it, or refuses before any step."""
+) -> Trainer | None:
+  """Starts TensorFlow, makes the run and restores it, or refuses before any step.
+
+  Returns:
+    what trains or evaluates; None if the mode is done.
+  """
   logdir = _logdir()
-  trains, evaluates = FLAGS.mode != "eval", FLAGS.mode != "train"
-  if not trains and not checkpoint.paths(logdir):
-    raise ValueError(f"--logdir={logdir}: there is no checkpoint to evaluate")
+  trains, evaluates = FLAGS.mode in modes.TRAINING, FLAGS.mode != "train"
+  if not (trains or FLAGS.watch or checkpoint.paths(logdir)):
+    raise ValueError(
+      f"--logdir={logdir}: there is no checkpoint to {_VERBS[FLAGS.mode]}"
+    )
   found = logdir.is_dir()
   if trains and found:
     held.enter_context(lock(logdir))
   source = warm_start.find(params.train, logdir) if trains else None
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
-    if trains:
-      params.input.Instantiate().check_data()
-    if evaluates and params.eval_input is not None:
-      params.eval_input.Instantiate().check_data()
+    for read in modes.inputs(FLAGS.mode, params):
+      read.Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  if not restore_newest(run, logdir) and source:
+  restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
+  if source and not restored:
     warm_start.take(run, source)
+  if FLAGS.dry_run:
+    return dry_run(run, logdir, evaluates=evaluates)
+  if FLAGS.mode == "decode":
+    return show(decode_lib.decode(run, _options()))
+  if FLAGS.mode == "export":
+    return show("\n".join(export_lib.export(run, logdir)))
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)
@@ -304,12 +298,14 @@ def _set_up(
       raise ValueError(f"--logdir={logdir}: another process has just trained there")
   if trains:
     (logdir / "params.txt").write_text(params.ToText())
+  if FLAGS.watch:
+    return watch(run, trainer, logdir)
   return trainer
 
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
-  if restarts.wanted(FLAGS.max_restarts, FLAGS.mode):
+  if restarts.wanted(FLAGS):
     sys.exit(restarts.supervise(sys.argv[1:], FLAGS.max_restarts))
   with contextlib.ExitStack() as held:
     _run(argv, held)
@@ -320,6 +316,8 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
     trainer = _open(argv, held)
   except REFUSALS as error:
     sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+  except FloatingPointError as error:
+    sys.exit(f"stopped: {error}")
   if trainer is None:
     return
   try:
@@ -337,7 +335,7 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
-  """Shows what will run and makes it ready; None if showing was all."""
+  """Shows what will run and makes it ready; None if there is nothing left to do."""
   if len(argv) > 1:
     raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
   params, changes = _prepare()
@@ -347,12 +345,14 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
     # again and again would take nearly half of the time.
     gc.disable()
     try:
-      return _show_plan(params, changes)
+      if FLAGS.search:
+        return show_search(params, FLAGS.hardware, FLAGS.model, overrides())
+      return show_plan(params, changes, FLAGS.hardware)
     finally:
       gc.enable()
   plan = plan_lib.make(params)
   if FLAGS.mode == "inspect":
-    return show(params.ToText())
+    return show(inspect(FLAGS.inspect, params, plan))
   show(first_screen(params, changes, plan))
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")

@@ -28,7 +28,11 @@ from tfpipe.units import format_secs
 
 DECODER = "lm.benchmark.Decoder"
 AMOEBANET = "image.benchmark.AmoebaNetD18x64"
-SHIPPED = ("lm.shakespeare.Char", "image.fashion_mnist.AmoebaNetTiny")
+SHIPPED = (
+  "lm.shakespeare.Char",
+  "lm.documents.Packed",
+  "image.fashion_mnist.AmoebaNetTiny",
+)
 
 # Lingvo's GPipe on a Transformer of width 64, K=2, M=8, on another machine, by number
 # of layers: seconds from process start to the end of the first step (of 64 layers, only

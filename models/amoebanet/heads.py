@@ -86,10 +86,16 @@ class Classifier(Layer):
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> NestedMap:
     """Computes the metrics."""
-    x, side = inputs[0], inputs[-1]
+    return self.loss.FProp(theta.loss, self._logits(theta, inputs[0]), inputs[-1])
+
+  def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    """Gives `logits` and `probabilities`, float32 [batch, classes]."""
+    return self.loss.Predict(theta.loss, self._logits(theta, inputs[0]))
+
+  def _logits(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
     x = self.pool.FProp(theta.pool, tf.nn.relu(x))
     x = self.dropout.FProp(theta.dropout, x)
-    return self.loss.FProp(theta.loss, self.logits.FProp(theta.logits, x), side)
+    return self.logits.FProp(theta.logits, x)
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:

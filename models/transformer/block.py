@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from tfpipe.cost import LayerCost
-from tfpipe.layers.attention import MultiHeadAttention
+from tfpipe.layers.attention import MultiHeadAttention, SegmentAttention
 from tfpipe.layers.base import Layer
 from tfpipe.layers.dropout import Dropout
 from tfpipe.layers.feed_forward import FeedForward
@@ -23,6 +23,9 @@ class TransformerBlock(Layer):
   Dropout acts on both terms before they are added. There are 4·dim² + 4·dim +
   2·dim·ff_dim + ff_dim + dim + 4·dim weights.
   """
+
+  # What attends; it takes this block's side inputs.
+  ATTENTION: type[MultiHeadAttention] = MultiHeadAttention
 
   attention_norm: LayerNorm
   attention: MultiHeadAttention
@@ -50,14 +53,14 @@ class TransformerBlock(Layer):
 
   def __init__(self, params: InstantiableParams) -> None:
     super().__init__(params)
-    for name, child in _children(self.params).items():
+    for name, child in _children(self.params, self.ATTENTION).items():
       self.CreateChild(name, child)
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
     """Maps x, float32 [batch, time, dim], to the same shape."""
-    (x,) = inputs
+    x, *side = inputs
     y = self.attention_norm.FProp(theta.attention_norm, x)
-    y = self.attention.FProp(theta.attention, y)
+    y = self.attention.FProp(theta.attention, y, *side)
     x += self.attention_dropout.FProp(theta.attention_dropout, y)
     y = self.ff_norm.FProp(theta.ff_norm, x)
     y = self.ff.FProp(theta.ff, y)
@@ -65,18 +68,28 @@ class TransformerBlock(Layer):
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
-    """Gives the cost for one ArraySpec [batch, time, dim]."""
-    (x,) = inputs
+    """Gives the cost for one ArraySpec [batch, time, dim], and side inputs if any."""
+    x, *side = inputs
     fields = tuple((k, params.Get(k)) for k in params.GetKeys() if k != "name")
-    return dataclasses.replace(_cost(cls, fields, x), name=params.name)
+    specs = tuple((name, spec) for values in side for name, spec in values.items())
+    return dataclasses.replace(_cost(cls, fields, x, specs), name=params.name)
 
 
-def _children(p: InstantiableParams) -> dict[str, InstantiableParams]:
+class SegmentTransformerBlock(TransformerBlock):
+  """A block for rows that hold several texts, each of which sees only itself."""
+
+  SIDE_INPUTS = SegmentAttention.SIDE_INPUTS
+  ATTENTION = SegmentAttention
+
+
+def _children(
+  p: InstantiableParams, attention: type[MultiHeadAttention]
+) -> dict[str, InstantiableParams]:
   norm = LayerNorm.Params().Set(dim=p.dim)
   dropout = Dropout.Params().Set(keep_prob=p.dropout_keep_prob)
   return {
     "attention_norm": norm,
-    "attention": MultiHeadAttention.Params().Set(
+    "attention": attention.Params().Set(
       dim=p.dim, num_heads=p.num_heads, output_init_scale=p.init_scale
     ),
     "attention_dropout": dropout,
@@ -93,9 +106,13 @@ def _children(p: InstantiableParams) -> dict[str, InstantiableParams]:
 
 # Blocks differ in nothing but their names: 1,663 of them are asked, one is reckoned.
 @functools.lru_cache
-def _cost(cls: type[Layer], fields: tuple, x: Any) -> LayerCost:
+def _cost(cls: type[TransformerBlock], fields: tuple, x: Any, side: tuple) -> LayerCost:
   p = cls.Params().Set(**dict(fields))
-  costs = [child.cls.FPropMeta(child, x) for child in _children(p).values()]
+  extra = NestedMap(dict(side))
+  costs = [
+    child.cls.FPropMeta(child, x, *([extra] if child.cls.SIDE_INPUTS else []))
+    for child in _children(p, cls.ATTENTION).values()
+  ]
   matmul_flops = sum(cost.matmul_flops for cost in costs)
   return cls.Cost(
     p,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from models.transformer.block import TransformerBlock
+from models.transformer.block import SegmentTransformerBlock, TransformerBlock
 from tfpipe.checks import check_bool, check_count
-from tfpipe.layers.embedding import Embedding
+from tfpipe.layers.embedding import Embedding, SegmentEmbedding
 from tfpipe.layers.layer_norm import LayerNorm
 from tfpipe.layers.softmax_loss import SoftmaxLoss
 from tfpipe.params import InstantiableParams
@@ -47,6 +47,12 @@ class TransformerLm(Task):
       1.0,
       "Share that dropout keeps of the embedding and of each term added by a layer.",
     )
+    p.Define(
+      "packed",
+      False,
+      "Whether a row holds several texts, told apart by the input's segment_ids and "
+      "positions; each then sees only itself. The weights are the same.",
+    )
     p.Define("tie_embeddings", False, "Whether the softmax matrix is the input table.")
     p.Define("final_norm", False, "Whether a layer norm precedes the softmax.")
     p.Define(
@@ -63,7 +69,7 @@ class TransformerLm(Task):
     p = self.params
     for name in _SIZES:
       check_count(self, p, name, 1)
-    for name in ("tie_embeddings", "final_norm", "depth_scaled_init"):
+    for name in ("packed", "tie_embeddings", "final_norm", "depth_scaled_init"):
       check_bool(self, p, name)
     if p.model_dim % p.num_heads:
       divisors = [n for n in range(1, p.model_dim + 1) if p.model_dim % n == 0]
@@ -75,15 +81,20 @@ class TransformerLm(Task):
   def Layers(self) -> list[InstantiableParams]:
     """Lists embedding, blocks and softmax."""
     p = self.params
-    embedding = Embedding.Params().Set(
-      name="embedding",
-      vocab_size=p.vocab_size,
-      dim=p.model_dim,
-      max_length=p.sequence_length,
-      positions=p.positions,
-      dropout_keep_prob=p.dropout_keep_prob,
+    embedding = (
+      (SegmentEmbedding if p.packed else Embedding)
+      .Params()
+      .Set(
+        name="embedding",
+        vocab_size=p.vocab_size,
+        dim=p.model_dim,
+        max_length=p.sequence_length,
+        positions=p.positions,
+        dropout_keep_prob=p.dropout_keep_prob,
+      )
     )
-    block = TransformerBlock.Params().Set(
+    block_cls = SegmentTransformerBlock if p.packed else TransformerBlock
+    block = block_cls.Params().Set(
       dim=p.model_dim,
       ff_dim=p.ff_dim,
       num_heads=p.num_heads,

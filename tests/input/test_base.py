@@ -219,9 +219,11 @@ def test_params_of_an_input_are_its_own_copy():
 def test_specs_and_counts_of_all_inputs_need_no_tensorflow():
   program = """
 import sys
-from tfpipe.input import image_input, text_input, tfds_input
+from tfpipe.input import (
+  bucketed_input, document_input, image_input, text_input, tfds_input)
 for cls in (image_input.EmbeddedImageInput, image_input.SyntheticImageInput,
-            text_input.CharTextInput, text_input.SyntheticTextInput):
+            text_input.CharTextInput, text_input.SyntheticTextInput,
+            document_input.PackedTextInput, bucketed_input.BucketedTextInput):
   p = cls.Params().Set(batch_size=4)
   print(cls.Specs(p), p.Instantiate().steps_per_epoch)
 p = tfds_input.TfdsImageInput.Params()

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from tfpipe.input import tfds_input
 from tfpipe.input.tfds_input import TfdsImageInput, find_prepared
 
 SIZES = {"train": 53, "test": 11}
@@ -156,6 +157,32 @@ def test_a_resumed_run_sees_the_batches_of_an_uninterrupted_one(
   tf.random.set_seed(2)
   again = make(data_dir, last_batch=last_batch, random_flip=True, color_jitter=True)
   assert_same(run(again, start, 3), whole[start:])
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_groups_of_files_resume_exactly(data_dir, monkeypatch, at_once):
+  monkeypatch.setattr(tfds_input, "FILES_AT_ONCE", at_once)
+  source = make(data_dir, last_batch="pad", shuffle_block=8)
+  whole = run(source, 0, 15)
+  assert sorted(real_ids(whole[:11])) == list(range(53))
+  for start in (2, 6, 10, 12):
+    assert_same(run(source, start, 3), whole[start : start + 3])
+
+
+def test_resuming_late_opens_no_file_that_is_passed(tf, data_dir, tmp_path):
+  folder = find_prepared(data_dir, "cifar10")
+  copy = tmp_path / "cifar10" / folder.name
+  copy.mkdir(parents=True)
+  for path in folder.iterdir():
+    (copy / path.name).write_bytes(path.read_bytes())
+  files = sorted(copy.glob("*train*"))
+  # Of four files of 13 or 14 records the last one begins with record 39, 40 or 41.
+  for path in files[1:3]:
+    path.write_bytes(b"no record" * 9)
+  expected = run(make(data_dir, shuffle=False), 10**6 + 9, 1)
+  assert_same(run(make(str(tmp_path), shuffle=False), 10**6 + 9, 1), expected)
+  with pytest.raises(tf.errors.DataLossError):
+    run(make(str(tmp_path), shuffle=False), 10**6 + 5, 1)
 
 
 def test_without_repeat_the_data_ends_after_an_epoch(data_dir):

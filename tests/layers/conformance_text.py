@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.transformer.block import TransformerBlock
+from models.transformer.block import SegmentTransformerBlock, TransformerBlock
 from tfpipe.cost import ArraySpec
-from tfpipe.layers.attention import MultiHeadAttention
-from tfpipe.layers.embedding import Embedding
+from tfpipe.layers.attention import MultiHeadAttention, SegmentAttention
+from tfpipe.layers.embedding import Embedding, SegmentEmbedding
 from tfpipe.layers.feed_forward import FeedForward
 from tfpipe.layers.layer_norm import LayerNorm
 from tfpipe.layers.linear import Linear
@@ -20,8 +20,14 @@ _SIDE = {
   "weights": ArraySpec((_BATCH, _TIME)),
 }
 
+_SEGMENTS = {"segment_ids": ArraySpec((_BATCH, _TIME), "int32")}
+_POSITIONS = {"positions": ArraySpec((_BATCH, _TIME), "int32")}
+
 _LINEAR = Linear.Params().Set(in_dim=_DIM, out_dim=_HIDDEN)
 _EMBEDDING = Embedding.Params().Set(vocab_size=_VOCAB, dim=_DIM, max_length=_TIME)
+_SEGMENT_EMBEDDING = SegmentEmbedding.Params().Set(
+  vocab_size=_VOCAB, dim=_DIM, max_length=_TIME
+)
 _FEED_FORWARD = FeedForward.Params().Set(dim=_DIM, hidden_dim=_HIDDEN)
 _SOFTMAX = SoftmaxLoss.Params().Set(dim=_DIM, vocab_size=_VOCAB)
 _BLOCK = TransformerBlock.Params().Set(dim=_DIM, ff_dim=_HIDDEN, num_heads=2)
@@ -64,5 +70,24 @@ ROWS = [
     lambda: _BLOCK.Copy().Set(activation="gelu", dropout_keep_prob=0.8),
     _X,
     None,
+  ),
+  ("embedding-segments", _SEGMENT_EMBEDDING.Copy, _IDS, _POSITIONS),
+  (
+    "embedding-segments-learned",
+    lambda: _SEGMENT_EMBEDDING.Copy().Set(positions="learned"),
+    _IDS,
+    _POSITIONS,
+  ),
+  (
+    "attention-segments",
+    lambda: SegmentAttention.Params().Set(dim=_DIM, num_heads=2),
+    _X,
+    _SEGMENTS,
+  ),
+  (
+    "transformer-block-segments",
+    lambda: SegmentTransformerBlock.Params().Set(dim=_DIM, ff_dim=_HIDDEN, num_heads=2),
+    _X,
+    _SEGMENTS,
   ),
 ]

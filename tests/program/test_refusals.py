@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.program import command
+from tests.program import command, refusals_fields, refusals_files
 from tests.program.refusals import INPUT, PIPELINE, TABLE, TRAIN
 from tests.program.training import IMAGE, TEXT
 from tfpipe import trainer
@@ -24,7 +24,9 @@ def tensorflow_must_not_start(monkeypatch):
   monkeypatch.setattr(trainer, "Run", refuse)
 
 
-@pytest.mark.parametrize(("name", "arguments", "message"), TABLE)
+@pytest.mark.parametrize(
+  ("name", "arguments", "message"), [*TABLE, *refusals_fields.TABLE]
+)
 def test_what_is_bad_is_refused_by_name_before_tensorflow_starts(
   tmp_path, name, arguments, message
 ):
@@ -33,8 +35,30 @@ def test_what_is_bad_is_refused_by_name_before_tensorflow_starts(
   assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_is_long():
-  assert len(TABLE) >= 60
+@pytest.mark.parametrize(
+  ("file", "content", "name", "arguments", "message"), refusals_files.TABLE
+)
+def test_a_bad_file_is_refused_by_name_before_tensorflow_starts(
+  tmp_path, file, content, name, arguments, message
+):
+  path, logdir = tmp_path / file, tmp_path / "run"
+  if content is not None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+  arguments = [text.format(file=path, folder=tmp_path) for text in arguments]
+  if "--mode=plan" not in arguments:
+    arguments.append(f"--logdir={logdir}")
+  found = command.refusal(f"--model={name}", *arguments)
+  assert re.search(message, found), found
+  assert found.count("\n") == 0
+  assert not logdir.exists()
+
+
+def test_the_tables_are_long():
+  rows = [*TABLE, *refusals_fields.TABLE]
+  assert len(rows) == len(set(map(str, rows)))
+  assert len(rows) >= 200
+  assert len(refusals_files.TABLE) >= 80
 
 
 @pytest.mark.parametrize("mode", ["plan", "inspect"])

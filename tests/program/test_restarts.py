@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # A trainer that ends as the next word of a file says: with a code, or by a signal.
 ENDS = """
 import os, pathlib, signal, sys
-assert sys.argv[-1] == "--max_restarts=0", sys.argv
+assert os.environ["TFPIPE_SUPERVISOR"] == str(os.getppid())
 path = pathlib.Path(sys.argv[1])
 word, _, rest = path.read_text().partition(" ")
 path.write_text(rest)
@@ -105,7 +105,8 @@ sys.exit(restarts.supervise(["{code}"], 5))
     (("--max_restarts=two",), "error: --max_restarts=two: must be a whole number"),
     (
       ("--max_restarts=2", "--mode=eval"),
-      "error: --max_restarts has no effect with --mode=eval; it restarts training",
+      "error: --max_restarts has no effect with --mode=eval; it is for --mode="
+      "train_and_eval or train",
     ),
   ],
 )

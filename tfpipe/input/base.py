@@ -9,7 +9,7 @@ before, and there is no iterator to save.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tfpipe.checks import check_bool, check_choice, check_count, check_text
@@ -70,6 +70,13 @@ class Input:
       "'drop', or 'pad' with rows of weight 0.",
     )
     p.Define("repeat", True, "Whether another epoch follows an epoch.")
+    p.Define(
+      "num_shards",
+      1,
+      "Inputs that share the data: their batches of a step are together the batch that "
+      "one input of num_shards times batch_size rows would give.",
+    )
+    p.Define("shard_index", 0, "Which of the shards this input is, from 0.")
     return p
 
   @classmethod
@@ -89,6 +96,8 @@ class Input:
     check_count(self, params, "batch_size", 1)
     check_count(self, params, "seed", 0, MAX_SEED)
     check_choice(self, params, "last_batch", LAST_BATCH)
+    check_count(self, params, "num_shards", 1)
+    check_count(self, params, "shard_index", 0, params.num_shards - 1)
     for key in ("shuffle", "repeat"):
       check_bool(self, params, key)
     for key in ("name", "split"):
@@ -98,25 +107,40 @@ class Input:
     """Gives the `ArraySpec` of each entry of a batch."""
     raise NotImplementedError(f"{type(self).__name__} defines no specs()")
 
+  def all_specs(self) -> list[NestedMap]:
+    """Gives the specs of each shape that a batch can have, the largest last."""
+    return [self.specs()]
+
   @property
   def num_examples(self) -> int:
     """Examples of the split."""
     raise NotImplementedError(f"{type(self).__name__} defines no num_examples")
 
   @property
+  def rows_per_step(self) -> int:
+    """Rows that a step takes from the data, by all shards together."""
+    return self.params.batch_size * self.params.num_shards
+
+  @property
   def steps_per_epoch(self) -> int:
-    """Batches of an epoch: n // B with last_batch 'drop', ceil(n / B) with 'pad'.
+    """Batches of an epoch, the same for all shards.
+
+    They are n // rows with last_batch 'drop', ceil(n / rows) with 'pad', for the n
+    examples of the split and the rows of all shards in a step.
 
     Raises:
       ValueError: if a batch is larger than the data.
     """
-    p, n = self.params, self.num_examples
-    if p.batch_size > n:
+    p, n, rows = self.params, self.num_examples, self.rows_per_step
+    if rows > n:
+      shards = "" if p.num_shards == 1 else f" by num_shards = {p.num_shards}"
+      most = n // p.num_shards
       raise ValueError(
-        f"{type(self).__name__}.batch_size = {p.batch_size} is more than the {n} "
-        f"examples of split {p.split!r}; set it to {n} or less"
+        f"{type(self).__name__}.batch_size = {p.batch_size}{shards} is more than the "
+        f"{n} examples of split {p.split!r}; "
+        + (f"set it to {most} or less" if most else f"set num_shards to {n} or less")
       )
-    return n // p.batch_size if p.last_batch == "drop" else -(-n // p.batch_size)
+    return n // rows if p.last_batch == "drop" else -(-n // rows)
 
   def check_data(self) -> None:
     """Looks for the data before anything is made for it; touches no device.
@@ -153,7 +177,7 @@ class Input:
         f"got {start_step!r}"
       )
     batches = self._batches(start_step, steps)
-    _check_element_spec(batches, self.specs(), type(self).__name__)
+    _check_element_spec(batches, self.all_specs(), type(self).__name__)
     options = tf.data.Options()
     options.deterministic = True
     return batches.with_options(options).prefetch(PREFETCH_BATCHES)
@@ -174,7 +198,7 @@ class Input:
     """Gives the rows of a step: pure arithmetic on its number, an int64 scalar."""
     p, n = self.params, self.num_examples
     epoch = step // steps
-    first = (step - epoch * steps) * p.batch_size
+    first = (step - epoch * steps) * self.rows_per_step + p.shard_index * p.batch_size
     slots = first + tf.range(p.batch_size, dtype=tf.int64)
     ids = positions = tf.minimum(slots, n - 1)
     if p.shuffle:
@@ -202,13 +226,26 @@ def permuted(places: tf.Tensor, size: int | tf.Tensor, seed: tf.Tensor) -> tf.Te
   return shuffle(places, seed=seed, max_index=size - 1)
 
 
-def _check_element_spec(batches: tf.data.Dataset, specs: NestedMap, owner: str) -> None:
+def _check_element_spec(
+  batches: tf.data.Dataset, shapes: Sequence[NestedMap], owner: str
+) -> None:
   """Refuses a dataset whose batches are not what the input announced.
 
-  Planning and tracing believe `specs()`, so a difference would show up far from here.
+  Planning and tracing believe `all_specs()`, so a difference would show up far from
+  here. A dimension that is not the same in all of them is None in the dataset.
   """
   element_spec: Any = batches.element_spec
   made = {k: (tuple(s.shape), s.dtype.name) for k, s in element_spec.items()}
-  said = {k: (s.shape, s.dtype) for k, s in specs.items() if isinstance(s, ArraySpec)}
+  said = {
+    key: (_common(specs[key].shape for specs in shapes), spec.dtype)
+    for key, spec in shapes[-1].items()
+    if isinstance(spec, ArraySpec)
+  }
   if made != said:
     raise ValueError(f"{owner} announces batches of {said} but gives {made}")
+
+
+def _common(shapes: Iterable[tuple[int, ...]]) -> tuple[int | None, ...]:
+  """Gives the shape that some shapes of one rank have in common, None where none."""
+  sizes = zip(*shapes, strict=True)
+  return tuple(dims[0] if len(set(dims)) == 1 else None for dims in sizes)

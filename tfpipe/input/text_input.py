@@ -94,15 +94,8 @@ class TextInput(Input):
     return {"ids": windows[:, :-1], "labels": labels, "weights": weights}
 
 
-class CharTextInput(TextInput):
-  """Plays by Shakespeare, or one's own texts, by character.
-
-  All texts of a split form one stream, each with id 0 before it. In evaluation
-  (shuffle=False) example i is window i of the stream, so that every character is
-  predicted exactly once, the first of a window from one character before it; the last
-  window is padded. In training (shuffle=True) the windows of an epoch start at a random
-  offset in [0, T) and up to 2T - 1 characters are left out.
-  """
+class CharInput(TextInput):
+  """Plays by Shakespeare, or one's own texts, by character."""
 
   @classmethod
   def Params(cls) -> InstantiableParams:
@@ -127,6 +120,42 @@ class CharTextInput(TextInput):
     """Ids are in [0, vocab_size)."""
     return VOCAB_SIZE
 
+  @classmethod
+  def encode_text(cls, text: str, source: str) -> np.ndarray:
+    """Gives the ids of a text; see `encode`."""
+    return encode(text, source)
+
+  @classmethod
+  def decode_ids(cls, ids: Iterable[int]) -> str:
+    """Gives the text of ids; see `decode`."""
+    return decode(ids)
+
+  def _texts(self) -> dict[str, str]:
+    """Reads the texts of the split, by the name that errors call each."""
+    if not self.params.text_dir:
+      return embedded.shakespeare(self.params.split)
+    owner = f"{type(self).__name__}.text_dir"
+    folder = Path(self.params.text_dir).expanduser() / self.params.split
+    paths = sorted(path for path in folder.glob("*.txt") if path.is_file())
+    if not paths:
+      raise LookupError(
+        f"{owner}: no *.txt in {folder}; Shakespeare's works come there "
+        "by python -m tools.prepare_data --dataset=shakespeare --source=auto "
+        f"--data_dir=DIR with text_dir = DIR/shakespeare"
+      )
+    return {str(path): _read(path, owner) for path in paths}
+
+
+class CharTextInput(CharInput):
+  """Texts as one stream, cut into windows.
+
+  All texts of a split form one stream, each with id 0 before it. In evaluation
+  (shuffle=False) example i is window i of the stream, so that every character is
+  predicted exactly once, the first of a window from one character before it; the last
+  window is padded. In training (shuffle=True) the windows of an epoch start at a random
+  offset in [0, T) and up to 2T - 1 characters are left out.
+  """
+
   @property
   def num_examples(self) -> int:
     """Windows of an epoch.
@@ -150,19 +179,6 @@ class CharTextInput(TextInput):
     for name, text in self._texts().items():
       parts += [np.array([NO_CHARACTER]), encode(text, name)]
     return np.concatenate(parts).astype(np.int32)
-
-  def _texts(self) -> dict[str, str]:
-    if not self.params.text_dir:
-      return embedded.shakespeare(self.params.split)
-    folder = Path(self.params.text_dir).expanduser() / self.params.split
-    paths = sorted(path for path in folder.glob("*.txt") if path.is_file())
-    if not paths:
-      raise LookupError(
-        f"CharTextInput.text_dir: no *.txt in {folder}; Shakespeare's works come there "
-        "by python -m tools.prepare_data --dataset=shakespeare --source=auto "
-        f"--data_dir=DIR with text_dir = DIR/shakespeare"
-      )
-    return {str(path): _read(path) for path in paths}
 
   def _reader(self) -> Reader:
     p, t = self.params, self.params.seq_len
@@ -213,8 +229,8 @@ class SyntheticTextInput(SyntheticInput, TextInput):
     return lambda rows: self._cut(stream, rows.ids, rows.real)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, owner: str) -> str:
   try:
     return path.read_text(encoding="utf-8")
   except UnicodeDecodeError as error:
-    raise ValueError(f"CharTextInput.text_dir: {path} is not UTF-8: {error}") from error
+    raise ValueError(f"{owner}: {path} is not UTF-8: {error}") from error

@@ -2,9 +2,11 @@
 
 Only files are read, never the network. A folder can't be entered at any example, so an
 epoch is a stream of raw records: the files in an order computed from (seed, epoch),
-interleaved, and shuffled block by block. Resuming skips raw records, which costs
-reading but no decoding. TensorFlow's own buffer shuffle is not used: its order depends
-on the global seed of the process too.
+interleaved group by group, and shuffled block by block. Resuming passes over whole
+groups of files without opening them, by their sizes in the metadata; of one group
+records are read and dropped, and none is decoded. Shards read the same records and
+decode their own. TensorFlow's own buffer shuffle is not used: its order depends on the
+global seed of the process too.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class TfdsImageInput(AugmentedImageInput):
       ) from error
 
   def _batches(self, start_step: int, steps: int) -> tf.data.Dataset:
-    p = self.params
+    p, per_step = self.params, self.rows_per_step
     first_epoch, steps_before = divmod(start_step, steps)
     epochs = (
       tf.data.Dataset.counter(first_epoch)
@@ -122,23 +124,30 @@ class TfdsImageInput(AugmentedImageInput):
     )
 
     def records(epoch: tf.Tensor) -> tf.data.Dataset:
-      before = tf.where(epoch == first_epoch, steps_before * p.batch_size, 0)
-      return self._epoch(epoch, steps * p.batch_size).skip(tf.cast(before, tf.int64))
+      before = tf.constant(steps_before * per_step, tf.int64)
+      begin = tf.where(epoch == first_epoch, before, 0)
+      return self._epoch(epoch, begin, steps * per_step)
 
     rows = epochs.flat_map(records)
+    if p.num_shards > 1:
+      shard = rows.batch(p.batch_size).shard(p.num_shards, p.shard_index)
+      rows = shard.unbatch()
     return rows.map(self._decode, num_parallel_calls=tf.data.AUTOTUNE).batch(
       p.batch_size, drop_remainder=True
     )
 
-  def _epoch(self, epoch: tf.Tensor, rows: int) -> tf.data.Dataset:
-    """Gives (raw record, 1 or 0 for padding, counter) of each of an epoch's rows."""
+  def _epoch(self, epoch: tf.Tensor, begin: tf.Tensor, end: int) -> tf.data.Dataset:
+    """Gives (raw record, 1 or 0 for padding, counter) of rows [begin, end)."""
     n = self.num_examples
-    records = self._records(epoch)
-    if rows > n:
-      records = records.concatenate(records.take(1).repeat(rows - n))
+    records = self._records(epoch, begin)
+    if end > n:
+      part = self._split.file_instructions[0]
+      filler = tf.data.TFRecordDataset(str(part.filename)).skip(part.skip).take(1)
+      records = records.concatenate(filler.repeat(end - n))
     # A folder with fewer records than its metadata says would shift all later batches.
-    records = records.take(rows).apply(tf.data.experimental.assert_cardinality(rows))
-    return records.enumerate().map(
+    whole = tf.data.experimental.assert_cardinality(end - begin)
+    records = records.take(end - begin).apply(whole)
+    return records.enumerate(begin).map(
       lambda position, record: (
         record,
         tf.cast(position < n, tf.float32),
@@ -146,8 +155,8 @@ class TfdsImageInput(AugmentedImageInput):
       )
     )
 
-  def _records(self, epoch: tf.Tensor) -> tf.data.Dataset:
-    """Gives the raw records of an epoch in its order."""
+  def _records(self, epoch: tf.Tensor, begin: tf.Tensor) -> tf.data.Dataset:
+    """Gives the raw records of an epoch in its order, from place `begin` on."""
     p = self.params
     seed = tf.stack([tf.constant(p.seed, tf.int64), epoch])
     parts = self._split.file_instructions
@@ -159,17 +168,12 @@ class TfdsImageInput(AugmentedImageInput):
       "skip": tf.gather(tf.constant([part.skip for part in parts], tf.int64), order),
       "take": tf.gather(tf.constant([part.take for part in parts], tf.int64), order),
     }
-    files = tf.data.Dataset.from_tensor_slices(columns)
-    records = files.interleave(
-      lambda part: (
-        tf.data.TFRecordDataset(part["path"]).skip(part["skip"]).take(part["take"])
-      ),
-      cycle_length=FILES_AT_ONCE if p.shuffle else 1,
-      block_length=RECORDS_IN_TURN,
-      num_parallel_calls=tf.data.AUTOTUNE,
-      deterministic=True,
-    )
-    return _shuffle_blocks(records, p.shuffle_block, seed) if p.shuffle else records
+    block = p.shuffle_block if p.shuffle else 1
+    first_block = begin // block
+    records = _read(columns, FILES_AT_ONCE if p.shuffle else 1, first_block * block)
+    if p.shuffle:
+      records = _shuffle_blocks(records, block, first_block, seed)
+    return records.skip(begin - first_block * block)
 
   def _decode(self, record: tf.Tensor, real: tf.Tensor, counter: tf.Tensor) -> dict:
     import tensorflow_datasets as tfds
@@ -206,10 +210,46 @@ def _version(path: Path) -> tuple[int, ...]:
   return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 
 
-def _shuffle_blocks(
-  records: tf.data.Dataset, block: int, seed: tf.Tensor
+def _read(
+  files: dict[str, tf.Tensor], at_once: int, begin: tf.Tensor
 ) -> tf.data.Dataset:
-  """Shuffles each `block` records among themselves: a pure function of the seed."""
+  """Reads files, so many at once, in turn, and then the next; from place `begin` on.
+
+  Args:
+    files: path, and how many records to skip and then to take, of each.
+    at_once: number of files that are interleaved.
+    begin: int64, place of the first record; files before it are not opened.
+  """
+  ends = tf.concat([[0], tf.cumsum(files["take"])[at_once - 1 :: at_once]], axis=0)
+  passed = tf.reduce_sum(tf.cast(ends[1:] <= begin, tf.int32))
+  rest: Any = {name: value[passed * at_once :] for name, value in files.items()}
+
+  def read_in_turn(group: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(group).interleave(
+      lambda part: (
+        tf.data.TFRecordDataset(part["path"]).skip(part["skip"]).take(part["take"])
+      ),
+      cycle_length=at_once,
+      block_length=RECORDS_IN_TURN,
+      num_parallel_calls=tf.data.AUTOTUNE,
+      deterministic=True,
+    )
+
+  groups = tf.data.Dataset.from_tensor_slices(rest).batch(at_once)
+  return groups.flat_map(read_in_turn).skip(begin - ends[passed])
+
+
+def _shuffle_blocks(
+  records: tf.data.Dataset, block: int, first: tf.Tensor, seed: tf.Tensor
+) -> tf.data.Dataset:
+  """Shuffles each `block` records among themselves: a pure function of the seed.
+
+  Args:
+    records: whole blocks but for the last.
+    block: records of a block.
+    first: int64, number of the first block.
+    seed: int64 [2].
+  """
 
   def shuffled(number: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     size = tf.size(values, out_type=tf.int64)
@@ -217,7 +257,7 @@ def _shuffle_blocks(
     order = permuted(tf.range(size), size, block_seed)
     return tf.gather(values, order)
 
-  return records.batch(block).enumerate().map(shuffled).unbatch()
+  return records.batch(block).enumerate(first).map(shuffled).unbatch()
 
 
 def _check_builder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -51,7 +52,7 @@ class MultiHeadAttention(Layer):
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
     """Maps x, float32 [batch, time, dim], to the same shape."""
-    (x,) = inputs
+    x = inputs[0]
     heads = self.params.num_heads
     batch, time, dim = x.shape
     qkv = tf.reshape(
@@ -59,9 +60,13 @@ class MultiHeadAttention(Layer):
     )
     q, k, v = tf.split(tf.transpose(qkv, [0, 2, 1, 3]), 3, axis=1)
     scores = tf.matmul(q * math.sqrt(heads / dim), k, transpose_b=True)
-    seen = tf.nn.softmax(scores + causal_mask(time))
+    seen = tf.nn.softmax(scores + self._mask(*inputs))
     y = tf.transpose(tf.matmul(seen, v), [0, 2, 1, 3])
     return self.output.FProp(theta.output, tf.reshape(y, x.shape))
+
+  def _mask(self, *inputs: Any) -> tf.Tensor:
+    """Gives what is added to the scores [batch, heads, time, time]: 0 or -inf."""
+    return causal_mask(inputs[0].shape[1])
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
@@ -83,6 +88,37 @@ class MultiHeadAttention(Layer):
       # Scaled queries, keys, values, the heads' output; the softmax.
       activation_bytes=4 * x.bytes + 4 * scores,
     )
+
+
+class SegmentAttention(MultiHeadAttention):
+  """Self-attention in which a position sees itself and those before it in its segment.
+
+  For rows that hold several texts: what it gives for a text is what the text alone in a
+  row would have, in float32 up to the order of sums. Weights are those of
+  `MultiHeadAttention`.
+  """
+
+  SIDE_INPUTS = ("segment_ids",)
+
+  def _mask(self, *inputs: Any) -> tf.Tensor:
+    _, side = inputs
+    # As float32, for TensorFlow compares int32 on the host, not on GPU.
+    segment = tf.cast(side.segment_ids, tf.float32)
+    same = tf.equal(segment[:, None, :, None], segment[:, None, None, :])
+    return tf.where(same, causal_mask(segment.shape[1]), -math.inf)
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
+    """Gives the cost for an ArraySpec [batch, time, dim] and side's `segment_ids`."""
+    x, side = inputs
+    if side.segment_ids.shape != x.shape[:2]:
+      raise ValueError(
+        f"{params.name}: segment_ids are {side.segment_ids.shape}, but the input is "
+        f"{x.shape}"
+      )
+    cost = super().FPropMeta(params, x)
+    # The comparison of segments.
+    return dataclasses.replace(cost, flops=cost.flops + x.shape[0] * x.shape[1] ** 2)
 
 
 def causal_mask(time: int) -> tf.Tensor:

@@ -183,6 +183,20 @@ class Layer:
     """
     raise NotImplementedError(f"{type(self).__name__} does not define FProp")
 
+  def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    """Gives what a network predicts, of its last layer: FProp without labels.
+
+    What is exported and decoded; a network that is only trained needs none.
+
+    Args:
+      theta: as of FProp.
+      *inputs: those of FProp but for `side`.
+
+    Returns:
+      tensors [batch, ...] by name; `logits` among them if they are to be decoded.
+    """
+    raise NotImplementedError(f"{type(self).__name__} does not define Predict")
+
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
     """Gives the cost of FProp for inputs of these ArraySpecs, without TensorFlow."""

@@ -53,6 +53,11 @@ class ClassifierLoss(Layer):
       metrics.accuracy_top5 = _weighted(hit, side.weight)
     return metrics
 
+  def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    """Gives `logits` and `probabilities`, float32 [batch, classes]."""
+    (logits,) = inputs
+    return NestedMap(logits=logits, probabilities=tf.nn.softmax(logits))
+
   def loss(self, logits: tf.Tensor, side: NestedMap) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the metric `loss` alone."""
     nats, _ = cross_entropy(logits, side.label, self.params.label_smoothing)

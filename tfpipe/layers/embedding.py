@@ -59,15 +59,19 @@ class Embedding(Layer):
 
     An id outside the table is an error on CPU; on GPU its vector is 0.
     """
-    (ids,) = inputs
+    ids = inputs[0]
     p = self.params
     length = _checked_length(p, ids.shape)
     x = tf.gather(theta.w, ids) * math.sqrt(p.dim)
     if p.positions == "learned":
-      x += theta.positions[:length]
+      x += self._place(theta.positions, *inputs)
     elif p.positions == "sinusoid":
-      x += sinusoid(length, p.dim)
+      x += self._place(sinusoid(length, p.dim), *inputs)
     return self.dropout.FProp(theta.dropout, x)
+
+  def _place(self, vectors: tf.Tensor, *inputs: Any) -> tf.Tensor:
+    """Takes the vector of each token's position out of [max_length or time, dim]."""
+    return vectors[: inputs[0].shape[1]]
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
@@ -86,6 +90,29 @@ class Embedding(Layer):
       flops=flops + dropout.flops,
       activation_bytes=dropout.activation_bytes,
     )
+
+
+class SegmentEmbedding(Embedding):
+  """An embedding whose positions begin anew with each segment of a row.
+
+  Weights are those of `Embedding`.
+  """
+
+  SIDE_INPUTS = ("positions",)
+
+  def _place(self, vectors: tf.Tensor, *inputs: Any) -> tf.Tensor:
+    _, side = inputs
+    return tf.gather(vectors, side.positions)
+
+  @classmethod
+  def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
+    """Gives the cost for an ArraySpec [batch, time] and side's `positions`."""
+    ids, side = inputs
+    if side.positions.shape != ids.shape:
+      raise ValueError(
+        f"{params.name}: positions are {side.positions.shape}, but ids are {ids.shape}"
+      )
+    return super().FPropMeta(params, ids)
 
 
 def sinusoid(length: int, dim: int) -> tf.Tensor:

@@ -66,11 +66,7 @@ class SoftmaxLoss(Layer):
     x, side = inputs
     p = self.params
     labels, weights = tf.reshape(side.labels, [-1]), tf.reshape(side.weights, [-1])
-    x = tf.reshape(x, [-1, p.dim])
-    logits = tf.matmul(x, theta.w, transpose_b=bool(p.tied_to))
-    logits = tf.nn.bias_add(logits, theta.b)
-    if p.logits_abs_max:
-      logits = clip(logits, p.logits_abs_max)
+    logits = self._logits(theta, x)
     loss, nats = cross_entropy(logits, labels, p.label_smoothing)
     best = tf.argmax(logits, -1, output_type=labels.dtype)
     hits = tf.cast(best == labels, tf.float32)
@@ -80,6 +76,20 @@ class SoftmaxLoss(Layer):
       log_perplexity=(tf.reduce_sum(nats * weights), total),
       accuracy=(tf.reduce_sum(hits * weights), total),
     )
+
+  def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    """Gives `logits`, float32 [batch, time, vocab_size], of each next token."""
+    (x,) = inputs
+    logits = self._logits(theta, x)
+    return NestedMap(logits=tf.reshape(logits, [*x.shape[:-1], logits.shape[1]]))
+
+  def _logits(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
+    """Computes float32 [batch · time, vocab_size]."""
+    p = self.params
+    x = tf.reshape(x, [-1, p.dim])
+    logits = tf.matmul(x, theta.w, transpose_b=bool(p.tied_to))
+    logits = tf.nn.bias_add(logits, theta.b)
+    return clip(logits, p.logits_abs_max) if p.logits_abs_max else logits
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline.bundle import pack, unpack
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.structure import is_differentiable
 
@@ -55,7 +56,7 @@ class Probe:
     self._weights = weights
     self._seed_keys = seed_keys
     self._input_fields = input_fields
-    self._gradients = make_gradients(cells, trainable)
+    self._gradients = make_gradients(cells, trainable, splits=False)
     scalar = tf.TensorSpec([], tf.int64)
     self._function = tf.function(self._run, autograph=False).get_concrete_function(
       dict(part), scalar, scalar
@@ -89,18 +90,20 @@ class Probe:
       self._cells, self._gradients, self._devices, strict=True
     ):
       with tf.device(device):
-        theta = [self._weights[name].read_value() for name in cell.weight_names()]
+        own = [self._weights[name].read_value() for name in cell.weight_names()]
+        theta = [pack(own)] if own else []
         keys = [self._seed_keys[name] for name in cell.seed_names()]
         randomness = (tf.constant(keys, tf.int64), step, row)
         side = {name: part[name] for name in cell.side}
         args = flat_args(theta, randomness, inputs, side)
         with tf.name_scope(f"probe{len(calls)}/forward"):
           found, token = gradient.forward(args, token)
-        given = cell.function.num_outputs
-        weights.append(_finite(theta))
-        outputs.append(_finite(found[:given]))
-        calls.append([*args, *found[given:]])
-        inputs = cell.function.outputs(found).tensors
+        given = cell.function.outputs(found)
+        moments = _unpacked(given.moments, cell.function.moment_specs)
+        weights.append(_finite(own))
+        outputs.append(_finite([*given.tensors, *given.losses, *moments]))
+        calls.append([*args, *found[cell.function.num_outputs :]])
+        inputs = given.tensors
     gradients, dys = [], []
     for gradient, device, values in zip(
       self._gradients[::-1], self._devices[::-1], calls[::-1], strict=True
@@ -108,9 +111,17 @@ class Probe:
       with tf.device(device):
         with tf.name_scope(f"probe{len(calls) - len(gradients) - 1}/backward"):
           found, token = gradient.backward([*values, *dys], token)
-        gradients.append(_finite(found))
         dys = found[: gradient.num_dxs]
+        dweights = _unpacked(found[gradient.num_dxs :], gradient.summed)
+        gradients.append(_finite([*dys, *dweights]))
     return tf.stack([tf.stack(flags) for flags in (weights, outputs, gradients[::-1])])
+
+
+def _unpacked(
+  bundle: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+  """Gives what is in a bundle, if there is one."""
+  return unpack(bundle[0], specs) if bundle else []
 
 
 def _finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -11,6 +11,7 @@ from tfpipe.lazy import tf
 from tfpipe.pipeline.probe import Probe
 from tfpipe.program.places import Places
 from tfpipe.program.run import Run
+from tfpipe.structure import static_shape
 
 Batch: TypeAlias = "Mapping[str, tf.Tensor]"
 
@@ -42,7 +43,7 @@ class Again:
   def __init__(self, run: Run, places: Places) -> None:
     self._run = run
     self._places = places
-    self._probe: Probe | None = None
+    self._probes: dict[tuple, Probe] = {}
 
   def first_bad(
     self, steps: Iterable[tuple[int, Batch]], bad: Iterable[int] = ()
@@ -53,14 +54,13 @@ class Again:
       steps: number and mini-batch of each step that may be to blame, in order.
       bad: micro-batches to look at; none: all.
     """
-    if self._probe is None:
-      self._probe = self._run.probe()
     wanted = set(bad)
     for step, batch in steps:
+      probe = self._probe(batch)
       for part in self._parts(batch):
         if wanted and part.number not in wanted:
           continue
-        found = self._probe.find(part.fields, step - 1, part.row)
+        found = probe.find(part.fields, step - 1, part.row)
         if found is not None:
           layer = self._places.layer(found.layer)
           return (
@@ -73,7 +73,7 @@ class Again:
     """Finds the layer whose operation fails, and its error; None if none does."""
     # On one device, whatever it is, TensorFlow always gives the error itself; of
     # several, one can be told only that another has failed.
-    probe = self._run.probe(one_device=True)
+    probe = self._run.probe(batch, one_device=True)
     for part in self._parts(batch):
       try:
         probe.find(part.fields, step - 1, part.row)
@@ -82,9 +82,16 @@ class Again:
         return (f"{place} of micro-batch {part.number}", error) if place else None
     return None
 
+  def _probe(self, batch: Batch) -> Probe:
+    """Gives the probe for batches of this shape; traced once."""
+    shape = tuple(sorted((name, tuple(value.shape)) for name, value in batch.items()))
+    if shape not in self._probes:
+      self._probes[shape] = self._run.probe(batch)
+    return self._probes[shape]
+
   def _parts(self, batch: Batch) -> Iterator[Part]:
     count = self._run.plan.schedule.num_micro_batches
-    rows = self._run.input.params.batch_size // count
+    rows = static_shape(next(iter(batch.values())))[0] // count
     for m in range(count):
       row = m * rows
       fields = {name: value[row : row + rows] for name, value in batch.items()}

@@ -58,8 +58,8 @@ class Profiler:
     timelines: both, in seconds, by these names.
 
   Raises:
-    ValueError: the run is beyond the window's start, or has devices that the clock of
-      the host says nothing of.
+    ValueError: the run is beyond the window's start, has devices that the clock of the
+      host says nothing of, or batches of several shapes.
   """
 
   def __init__(self, run: Run, window: Window, logdir: pathlib.Path) -> None:
@@ -73,6 +73,12 @@ class Profiler:
       raise ValueError(
         f"--profile: steps are measured by the clock of the host, which runs ahead of "
         f"{others[0]}; only CPUs can be measured"
+      )
+    lengths = len(run.input.all_specs())
+    if lengths > 1:
+      raise ValueError(
+        f"--profile: batches have {lengths} shapes, and the prediction is for one; set "
+        "input.bucket_lengths=()"
       )
     self._run = run
     self._window = window

@@ -31,6 +31,7 @@ from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.pipeline.pipeline import Pipeline, declared_weights
+from tfpipe.program.batches import first_planned
 from tfpipe.program.run import tensor_specs
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.generate import finish
@@ -88,7 +89,7 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   """
   placement.keep_bits()  # as a run does: other options make other graphs
   source: Input = params.input.Instantiate()
-  batch = next(iter(source.dataset()))
+  batch = first_planned(source)
   layers = params.task.Instantiate().Layers()
   ranges = [(i, i + 1) for i in range(len(layers))]
   subjects = [

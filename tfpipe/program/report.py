@@ -43,7 +43,10 @@ def lists(plan: Plan) -> str:
   """Draws what each device does, in order, unless that is too long to be read."""
   longest = max(len(actions) for actions in plan.schedule.actions)
   if longest > _LONGEST_LIST:
-    return f"schedule of up to {longest} actions a device: too long to be shown"
+    return (
+      f"schedule: up to {longest} actions a device; --mode=inspect --inspect=schedule "
+      "lists them"
+    )
   return draw.lists(plan.schedule)
 
 

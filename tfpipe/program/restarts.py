@@ -7,6 +7,7 @@ signal to stop.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from tfpipe.program.modes import TRAINING
 from tfpipe.program.report import show
 
 FAILED = 70
@@ -21,7 +23,8 @@ FAILED = 70
 HUNG = 75
 """Code of a trainer that hung."""
 _TRAINER = (sys.executable, "-m", "tfpipe.trainer")
-_MODES = ("train", "train_and_eval")
+_SUPERVISOR = "TFPIPE_SUPERVISOR"
+"""Variable of the environment that tells a trainer the process that restarts it."""
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -37,8 +40,7 @@ def supervise(arguments: Sequence[str], max_restarts: int) -> int:
   Returns:
     the code of the last trainer; 128 + number if a signal has ended it.
   """
-  # The last of a flag counts.
-  command = [*_TRAINER, *arguments, "--max_restarts=0"]
+  command = [*_TRAINER, *arguments]
   with _Child() as child:
     code, number = child.run(command), 0
     while _is_crash(code) and not child.stopped and number < max_restarts:
@@ -50,12 +52,20 @@ def supervise(arguments: Sequence[str], max_restarts: int) -> int:
   return 128 - code if code < 0 else code
 
 
-def wanted(max_restarts: int, mode: str) -> bool:
-  """Says whether the trainer is to be a child; what is refused, a child refuses."""
-  return max_restarts > 0 and mode in _MODES
+def wanted(flags: Any) -> bool:
+  """Says whether the trainer is to be a child of this process.
+
+  It is not if it is one already, nor for what it will refuse.
+
+  Args:
+    flags: absl's FlagValues.
+  """
+  is_child = os.environ.get(_SUPERVISOR) == str(os.getppid())
+  trains = flags.mode in TRAINING and not flags.dry_run
+  return flags.max_restarts > 0 and trains and not is_child
 
 
-def check(max_restarts: int, mode: str) -> None:
+def check(max_restarts: int) -> None:
   """Refuses a number of restarts that cannot be.
 
   Raises:
@@ -64,10 +74,6 @@ def check(max_restarts: int, mode: str) -> None:
   if max_restarts < 0:
     raise ValueError(
       f"--max_restarts={max_restarts}: must be a whole number, at least 0"
-    )
-  if max_restarts and mode not in _MODES:
-    raise ValueError(
-      f"--max_restarts has no effect with --mode={mode}; it restarts training"
     )
 
 
@@ -101,6 +107,7 @@ class _Child:
       self._process = subprocess.Popen(
         command,
         process_group=0,
+        env={**os.environ, _SUPERVISOR: str(os.getpid())},
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED),
       )
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.pipeline.probe import Probe
 from tfpipe.plan import Plan
+from tfpipe.program.batches import ahead, by_shape
 from tfpipe.program.checkpoint import Checkpoint, check_matches
 from tfpipe.structure import static_shape
 
@@ -53,6 +55,8 @@ class Run:
     placement.set_intra_op_threads(params.pipeline.intra_op_threads)
     self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
     placement.keep_bits()
+    if params.train.deterministic:
+      tf.config.experimental.enable_op_determinism()
     self.pipeline = Pipeline(
       layers,
       plan.cells,
@@ -75,29 +79,57 @@ class Run:
       )
     self.marks = Marks(plan.schedule.num_devices) if train.step_timeout_secs else None
 
-  def train_function(
-    self, *, timed: bool = False
-  ) -> tf.types.experimental.ConcreteFunction:
-    """Traces the training step; see `Pipeline.train_function`."""
-    specs = tensor_specs(self.input)
-    return self.pipeline.train_function(
-      self.learner, specs, timed=timed, marks=self.marks, losses=self.losses
+  def probe(self, batch: Mapping[str, tf.Tensor], *, one_device: bool = False) -> Probe:
+    """Makes what looks for the layer in which something goes wrong.
+
+    Args:
+      batch: a mini-batch of the shape it is for.
+      one_device: run all layers on the host, not each where it is.
+    """
+    specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in batch.items()}
+    return self.pipeline.probe(specs, one_device=one_device)
+
+  def train_function(self, *, timed: bool = False) -> Any:
+    """Traces the training step; see `Pipeline.train_function`.
+
+    Returns:
+      a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
+      alike.
+    """
+    return by_shape(
+      self.input,
+      lambda specs: self.pipeline.train_function(
+        self.learner, specs, timed=timed, marks=self.marks, losses=self.losses
+      ),
     )
 
-  def probe(self, *, one_device: bool = False) -> Probe:
-    """Makes what looks for the layer in which something goes wrong."""
-    return self.pipeline.probe(tensor_specs(self.input), one_device=one_device)
+  def eval_function(self) -> Any:
+    """Traces evaluation, with the moving averages of the weights if there are any.
 
-  def eval_function(self) -> tf.types.experimental.ConcreteFunction:
-    """Traces evaluation, with the moving averages of the weights if there are any."""
+    Returns: as `train_function`.
+    """
     assert self.eval_input is not None
+    averages = self.averages()
+    return by_shape(
+      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
+    )
+
+  def averages(self) -> dict[str, tf.Variable]:
+    """Gives the moving averages of the weights, by the names of these."""
     prefix = "ema/"
-    averages = {
+    return {
       name.removeprefix(prefix): variable
       for name, variable in self.learner.state().items()
       if name.startswith(prefix)
     }
-    return self.pipeline.eval_function(tensor_specs(self.eval_input), averages)
+
+  def batches(self) -> tf.data.Dataset:
+    """Gives the training batches from this step on.
+
+    They are where the first stage is: copied to a GPU while the step before runs.
+    """
+    first = self.devices[self.plan.schedule.placement[0][0]]
+    return ahead(self.input.dataset(start_step=self.step), first)
 
   @property
   def step(self) -> int:

@@ -24,8 +24,13 @@ from tfpipe.program.saver import Saver
 from tfpipe.program.stop import StopSignal
 
 
-def restore_newest(run: Run, folder: pathlib.Path) -> bool:
+def restore_newest(run: Run, folder: pathlib.Path, *, trains: bool = True) -> bool:
   """Continues from the newest complete checkpoint, if there is one.
+
+  Args:
+    run: takes it over.
+    folder: of the checkpoints.
+    trains: whether it is for training; else what concerns that alone is not shown.
 
   Returns:
     whether there was one.
@@ -41,6 +46,8 @@ def restore_newest(run: Run, folder: pathlib.Path) -> bool:
   run.restore(newest)
   show(f"restored step {newest.step} from {folder}")
   changes = differences(newest.params, run.params.ToText())
+  if not trains:
+    changes = "\n".join(c for c in changes.splitlines() if c[2:8] != "train.")
   if changes:
     show("changed since then:\n" + indent(changes))
   return True
@@ -73,7 +80,7 @@ class Trainer:
     if trains:
       if run.step < self._p.max_steps:
         self._saver.check_space()
-      self._batches = iter(run.input.dataset(start_step=run.step))
+      self._batches = iter(run.batches())
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 

@@ -1,0 +1,85 @@
+"""A dry run does what a first step does, in memory."""
+
+import re
+import types
+
+import pytest
+
+from tests.program import command, training
+from tests.program.training import IMAGE
+from tfpipe.program import saver
+
+
+def contents(folder):
+  return {path: path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+def test_the_first_step_is_run_and_nothing_is_written(tf, tmp_path, capsys, mode):
+  logdir = tmp_path / "new"
+  command.run(f"--model={IMAGE}", f"--logdir={logdir}", f"--mode={mode}", "--dry_run")
+  dry = capsys.readouterr().out.splitlines()
+  assert not list(tmp_path.iterdir())
+  assert dry[-1] == "dry run: this step has been tried in memory; nothing was written"
+  assert bool([x for x in dry if x.startswith("eval of one batch: loss=")]) == (
+    mode == "train_and_eval"
+  )
+  command.run(f"--model={IMAGE}", f"--logdir={logdir}", "--mode=train")
+  (first,) = [
+    x for x in capsys.readouterr().out.splitlines() if x.startswith("step=1/")
+  ]
+  expected = {
+    "step=1/6",
+    *re.findall(r"(?:accuracy|accuracy_top5|grad_norm)=\S+", first),
+  }
+  assert expected <= set(dry[-2].split())
+
+
+def test_a_dry_run_goes_on_from_the_newest_checkpoint(tf, tmp_path, capsys):
+  training.train(tmp_path, IMAGE, "train.max_steps=4")
+  before = contents(tmp_path)
+  command.run(f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
+  shown = capsys.readouterr().out
+  assert f"restored step 4 from {tmp_path}\n" in shown
+  assert "\nstep=5/6 loss=" in shown
+  assert contents(tmp_path) == before
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
+  command.run(*arguments, "--max_steps=4")
+  shown = capsys.readouterr().out
+  assert shown.endswith("nothing to train: step 4 is not below max_steps=4\n")
+
+
+def test_a_dry_run_says_that_the_training_data_has_ended(tf, tmp_path, capsys):
+  training.train(tmp_path, IMAGE, "input.repeat=false")
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
+  command.run(*arguments, "--set=input.repeat=false")
+  shown = capsys.readouterr().out
+  assert shown.endswith("nothing to train: the training data ends after step 3\n")
+
+
+@pytest.mark.parametrize(
+  ("name", "overrides", "message"),
+  [
+    ("tests.program.tiny.BadLoss", (), r"^stopped: .*not finite"),
+    (
+      "tests.program.tiny.Poisoned",
+      ("--set=input.first_bad=0",),
+      r"^stopped: .*nonfi|not finite",
+    ),
+  ],
+)
+def test_a_step_that_is_not_finite_is_found(tf, tmp_path, name, overrides, message):
+  if name.endswith("BadLoss"):
+    training.train(tmp_path, name, "train.max_steps=2")
+  found = command.refusal(
+    f"--model={name}", f"--logdir={tmp_path}", "--dry_run", *overrides
+  )
+  assert re.search(message, found), found
+
+
+def test_a_disk_without_space_for_a_checkpoint_is_found(tf, tmp_path, monkeypatch):
+  full = types.SimpleNamespace(free=10)
+  monkeypatch.setattr(saver.shutil, "disk_usage", lambda path: full)
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
+  assert "10 B are free there, and a checkpoint takes" in found
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,137 @@
+"""Evaluation beside a running training."""
+
+import numpy as np
+import pytest
+
+from tests.program import command, training
+from tests.program.training import IMAGE
+from tfpipe.program import checkpoint, watch
+from tfpipe.program.train import Trainer, restore_newest
+
+
+class Training:
+  """Stands for the other process: goes on each time that the watch waits."""
+
+  def __init__(self, folder, *stops):
+    self._folder = folder
+    self._stops = list(stops)
+    self.waits = 0
+
+  def __call__(self):
+    self.waits += 1
+    stop = self._stops.pop(0)
+    if callable(stop):
+      stop()
+    elif stop:
+      training.train(self._folder, IMAGE, f"train.max_steps={stop}")
+      # `train` is a function of the tests; the program writes what it is asked for.
+      params = training.make_run(IMAGE, "train.max_steps=6").params
+      (self._folder / "params.txt").write_text(params.ToText())
+
+
+def watched(folder, wait, *overrides):
+  run = training.make_run(IMAGE, *overrides)
+  watch.watch(run, Trainer(run, folder, trains=False), folder, wait)
+  return run
+
+
+def test_each_newest_checkpoint_is_evaluated_until_the_training_s_last_step(
+  tf, tmp_path, capsys
+):
+  folder = tmp_path / "run"
+  # Not even the folder is there; then nothing new; then two checkpoints at once.
+  other = Training(folder, 0, 2, 0, 6)
+  watched(folder, other, "train.max_steps=99")
+  assert other.waits == 4
+  evaluated = training.metrics(folder, "eval")
+  assert [record["step"] for record in evaluated] == [2, 6]
+  shown = capsys.readouterr().out
+  assert shown.startswith(f"watching {folder}\n")
+  assert shown.endswith("\nevaluated the last step of the training, 6\n")
+  assert "99" not in shown
+  fresh = training.make_run(IMAGE)
+  restore_newest(fresh, folder)
+  trainer = Trainer(fresh, folder, trains=False)
+  trainer.evaluate()
+  assert training.metrics(folder, "eval")[-1] == evaluated[-1]
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_followed_by_the_next(
+  tf, tmp_path, monkeypatch
+):
+  training.train(tmp_path, IMAGE, "train.max_steps=2")
+  load = checkpoint.load
+
+  def gone(path):
+    if path.name.endswith("2.npz"):
+      path.unlink()
+      training.train(tmp_path, IMAGE, "train.max_steps=1")
+      path.unlink(missing_ok=True)
+    return load(path)
+
+  (tmp_path / "params.txt").write_text("train.max_steps : 1\n")
+  monkeypatch.setattr(checkpoint, "load", gone)
+  other = Training(tmp_path, 0)
+  watched(tmp_path, other)
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [1]
+
+
+def test_a_damaged_newest_one_is_skipped_and_the_one_before_is_evaluated_once(
+  tf, tmp_path
+):
+  training.train(tmp_path, IMAGE, "train.max_steps=2")
+
+  def damage():
+    (tmp_path / "checkpoint-00000003.npz").write_bytes(b"")
+
+  def last():
+    (tmp_path / "checkpoint-00000003.npz").unlink()
+    training.train(tmp_path, IMAGE, "train.max_steps=4")
+    (tmp_path / "params.txt").write_text("train.max_steps : 4\n")
+
+  watched(tmp_path, Training(tmp_path, damage, 0, last))
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [2, 4]
+
+
+def test_damaged_checkpoints_end_the_watch(tf, tmp_path):
+  (tmp_path / "checkpoint-00000002.npz").write_bytes(b"")
+  with pytest.raises(ValueError, match=r"no complete checkpoint in "):
+    watched(tmp_path, Training(tmp_path))
+
+
+def test_another_experiment_s_training_is_refused(tf, tmp_path):
+  foreign = checkpoint.Checkpoint(1, {"weights/w": np.ones(3)}, training.TEXT, "")
+  checkpoint.save(tmp_path, foreign, keep=1)
+  found = command.refusal(
+    f"--model={IMAGE}", f"--logdir={tmp_path}", "--mode=eval", "--watch"
+  )
+  assert f"the checkpoint is of experiment {training.TEXT}" in found
+
+
+def test_a_finished_training_is_evaluated_once(tf, tmp_path, capsys):
+  command.run(
+    f"--model={IMAGE}", f"--logdir={tmp_path}", "--max_steps=1", "--mode=train"
+  )
+  command.run(f"--model={IMAGE}", f"--logdir={tmp_path}", "--mode=eval", "--watch")
+  assert len(training.metrics(tmp_path, "eval")) == 1
+  assert capsys.readouterr().out.endswith(
+    "evaluated the last step of the training, 1\n"
+  )
+
+
+@pytest.mark.parametrize("text", [None, "", "train.max_ste", "train.max_steps : "])
+def test_the_last_step_is_not_known_while_it_is_being_written(tmp_path, text):
+  if text is not None:
+    (tmp_path / "params.txt").write_text(text)
+  assert watch.max_steps(tmp_path) is None
+  (tmp_path / "params.txt").write_text("name : 'x'\ntrain.max_steps : 7\n")
+  assert watch.max_steps(tmp_path) == 7
+
+
+def test_eval_shows_no_change_of_what_concerns_training_alone(tf, tmp_path, capsys):
+  training.train(tmp_path, IMAGE, "train.max_steps=1", "task.learner.ema_ramp=true")
+  capsys.readouterr()
+  command.run(f"--model={IMAGE}", f"--logdir={tmp_path}", "--mode=eval")
+  shown = capsys.readouterr().out
+  assert "changed since then:\n  - task.learner.ema_ramp : True\n" in shown
+  assert "train.max_steps" not in shown

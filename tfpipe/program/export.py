@@ -1,0 +1,181 @@
+"""Export: a SavedModel of the network that needs no tfpipe, checked before it is seen.
+
+It takes any number of examples on whatever device it is loaded, and gives what the last
+layer's `Predict` says. Weights are those that evaluation uses: the moving averages if
+there are any.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfpipe.input.base import Input
+from tfpipe.lazy import tf
+from tfpipe.params import Params
+from tfpipe.pipeline import micro_batch
+from tfpipe.pipeline.predictor import Predictor, check_predicts
+from tfpipe.program.run import Run, tensor_specs
+
+_TOLERANCE = 1e-5
+"""Relative: sums over micro-batches are taken in another order than in a pipeline."""
+
+
+def check(params: Params) -> None:
+  """Refuses a network that predicts nothing; touches no device.
+
+  Raises:
+    ValueError: naming its last layer and what that lacks.
+  """
+  check_predicts(params.task.Instantiate().Layers()[-1].Instantiate())
+
+
+def predictor(run: Run, rows: int | None = None) -> tuple[Predictor, dict]:
+  """Makes the network of a run on one device, with copies of its weights.
+
+  Args:
+    run: has its weights.
+    rows: of a call; None for those of a micro-batch.
+
+  Returns:
+    the network, and the copies: global name → variable.
+  """
+  task = run.params.task.Instantiate()
+  layers = [layer.Instantiate() for layer in task.Layers()]
+  values = {**run.pipeline.weights, **run.averages()}
+  with tf.device("CPU:0"):
+    weights = {
+      name: tf.Variable(tf.identity(value), trainable=False, name=name)
+      for name, value in values.items()
+    }
+  source = source_of(run)
+  rows = rows or source.params.batch_size // run.params.pipeline.num_micro_batches
+  specs = {
+    name: tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype, name=name)
+    for name, spec in tensor_specs(source).items()
+  }
+  return Predictor(layers, task.INPUT_FIELDS, specs, weights), weights
+
+
+def source_of(run: Run) -> Input:
+  """Gives the input that says what examples look like."""
+  return run.eval_input or run.input
+
+
+def export(run: Run, folder: pathlib.Path) -> list[str]:
+  """Writes the SavedModel of a run's weights, `folder/export/<step>`.
+
+  Returns:
+    lines that say what it is.
+
+  Raises:
+    ValueError: there is one already, or what was saved does not compute what evaluation
+      does.
+  """
+  path = folder / "export" / str(run.step)
+  if path.exists():
+    raise ValueError(f"{path} is there already; remove it to export step {run.step}")
+  network, weights = predictor(run)
+  batch = _whole_batch(source_of(run))
+  loss = _check_metrics(run, network, batch)
+  serve = _function(network, batch)
+  fed = {name: batch[name] for name in network.fields}
+  aside = folder / "export" / f"{run.step}.partial"
+  shutil.rmtree(aside, ignore_errors=True)
+  _write(serve, weights, aside)
+  try:
+    _check_saved(aside, fed, serve(*fed.values()))
+  except ValueError:
+    shutil.rmtree(aside)
+    raise
+  aside.rename(path)
+  given = ", ".join(_text(name, fed[name]) for name in fed)
+  made = ", ".join(_text(*item) for item in serve.structured_outputs.items())
+  return [
+    f"exported {path}: {given} -> {made}",
+    f"checked on {len(next(iter(batch.values())))} examples: loss {loss:.5g}, as in "
+    "evaluation; the saved file gives the same outputs",
+  ]
+
+
+def _whole_batch(source: Input) -> Mapping[str, tf.Tensor]:
+  """Gives the first batch of the shape that is exported.
+
+  Raises:
+    ValueError: all are smaller.
+  """
+  specs = tensor_specs(source)
+  for batch in source.dataset().take(source.steps_per_epoch):
+    if all(batch[name].shape == spec.shape for name, spec in specs.items()):
+      return batch
+  raise ValueError(
+    f"{type(source).__name__} gives no batch of {dict(specs)} to check by"
+  )
+
+
+def _function(network: Predictor, batch: Mapping[str, tf.Tensor]) -> Any:
+  """Traces the predictions for any number of examples."""
+
+  def serve(*values: tf.Tensor) -> dict[str, tf.Tensor]:
+    return network.any_rows(dict(zip(network.fields, values, strict=True)))
+
+  specs = [
+    tf.TensorSpec([None, *batch[name].shape[1:]], batch[name].dtype, name=name)
+    for name in network.fields
+  ]
+  return tf.function(serve, autograph=False).get_concrete_function(*specs)
+
+
+def _write(serve: Any, weights: Mapping[str, tf.Variable], path: pathlib.Path) -> None:
+  module = tf.Module()
+  used = {id(variable) for variable in serve.variables}
+  module.weights = {n: v for n, v in weights.items() if id(v) in used}  # pyright: ignore[reportAttributeAccessIssue]
+  before = logging.root.manager.disable
+  logging.disable(logging.INFO)  # names of parts of the graph, and the like
+  try:
+    tf.saved_model.save(module, str(path), signatures=serve)
+  finally:
+    logging.disable(before)
+
+
+def _check_metrics(
+  run: Run, network: Predictor, batch: Mapping[str, tf.Tensor]
+) -> float:
+  """Compares the network with evaluation on one batch, and gives the loss."""
+  specs = tensor_specs(source_of(run))
+  evaluated = run.pipeline.eval_function(specs, run.averages())(batch)
+  number = run.params.pipeline.num_micro_batches
+  metrics = tf.function(network.metrics, autograph=False)
+  parts = [metrics(part) for part in micro_batch.split(dict(batch), number)]
+  for name, expected in evaluated.items():
+    sums = np.sum([[float(value) for value in part[name]] for part in parts], axis=0)
+    if not np.allclose(sums, [float(v) for v in expected], _TOLERANCE, _TOLERANCE):
+      raise ValueError(
+        f"the network to be exported gives {name}={sums.tolist()} (sum, weight) on the "
+        f"first batch, evaluation {[float(value) for value in expected]}"
+      )
+  total, weight = (float(value) for value in evaluated["loss"])
+  return total / weight if weight else float("nan")
+
+
+def _check_saved(
+  path: pathlib.Path,
+  batch: Mapping[str, tf.Tensor],
+  expected: Mapping[str, tf.Tensor],
+) -> None:
+  """Compares what is loaded with what was saved."""
+  loaded: Any = tf.saved_model.load(str(path))
+  found = loaded.signatures["serving_default"](**batch)
+  for name, values in expected.items():
+    if not np.allclose(found[name], values, _TOLERANCE, _TOLERANCE):
+      raise ValueError(f"{path}: {name} of the saved file is not what was exported")
+
+
+def _text(name: str, tensor: tf.Tensor) -> str:
+  rest = "".join(f", {size}" for size in tensor.shape[1:])
+  return f"{name} {tensor.dtype.name} [n{rest}]"

@@ -1,0 +1,70 @@
+"""Evaluation beside a running training: of each newest checkpoint, until the last."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable
+
+from tfpipe import params_text
+from tfpipe.program import checkpoint
+from tfpipe.program.report import show
+from tfpipe.program.run import Run
+from tfpipe.program.train import Trainer, restore_newest
+
+_POLL_SECS = 2.0
+
+
+def watch(
+  run: Run,
+  trainer: Trainer,
+  folder: pathlib.Path,
+  wait: Callable[[], None] = lambda: time.sleep(_POLL_SECS),
+) -> None:
+  """Evaluates until the training's last step has been.
+
+  Checkpoints that another has followed meanwhile are left out.
+
+  Args:
+    run: what is evaluated.
+    trainer: evaluates it.
+    folder: of the training; it need not be there yet.
+    wait: waits before the next look.
+
+  Raises:
+    ValueError: the checkpoints are damaged, or of another model.
+  """
+  show(f"watching {folder}")
+  seen: list[pathlib.Path] = []
+  evaluated = -1
+  while True:
+    found = checkpoint.paths(folder)
+    if found[-1:] != seen[-1:] and _restore(run, folder, found):
+      seen = found
+      if run.step != evaluated:  # else a damaged one has followed
+        trainer.evaluate()
+        evaluated = run.step
+      last = max_steps(folder)
+      if last is not None and run.step >= last:
+        show(f"evaluated the last step of the training, {last}")
+        return
+    wait()
+
+
+def max_steps(folder: pathlib.Path) -> int | None:
+  """Gives the last step of the training in a folder; None while it is not known."""
+  path = folder / "params.txt"
+  try:
+    entries = params_text.read(path.read_text())
+    return int(entries["train.max_steps"])
+  except (OSError, KeyError, ValueError):  # it is just being written
+    return None
+
+
+def _restore(run: Run, folder: pathlib.Path, found: list[pathlib.Path]) -> bool:
+  try:
+    return restore_newest(run, folder, trains=False)
+  except ValueError:
+    if checkpoint.paths(folder) == found:
+      raise
+    return False  # the training has removed the one that was being read
