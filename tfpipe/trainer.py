@@ -25,7 +25,7 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, profile, quiet
+from tfpipe.program import checkpoint, profile, quiet, run_folder
 from tfpipe.program.lock import lock
 from tfpipe.program.report import differences, first_screen, lists, show
 from tfpipe.program.run import Run
@@ -292,7 +292,7 @@ def _set_up(
     logdir.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock(logdir))
   if trains:
-    (logdir / "params.txt").write_text(params.ToText())
+    run_folder.write(logdir, params, plan)
   return trainer
 
 

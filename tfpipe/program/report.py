@@ -8,20 +8,25 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tfpipe import plan as plan_lib
 from tfpipe import plan_text
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.program import terminal
 from tfpipe.schedule import draw
 from tfpipe.units import format_secs
+
+Curves: TypeAlias = dict[str, dict[str, list[tuple[int, float]]]]
+"""Name of a value → kind, as `train` or `eval` → steps and values."""
 
 _LONGEST_LIST = 256
 
 
 def show(line: str) -> None:
-  """Prints a line at once."""
-  print(line, flush=True)
+  """Prints a line at once, in place of a line of progress if there is one."""
+  print(terminal.CLEAR + line if terminal.is_there() else line, flush=True)
 
 
 def first_screen(params: Params, changes: str, plan: Plan) -> str:
@@ -74,15 +79,20 @@ class MetricsFile:
       if whole != content:
         self._path.write_bytes(whole)
 
-  def losses(self) -> dict[str, list[tuple[int, float]]]:
-    """Reads the losses written so far, by kind: steps and values, the last of each."""
-    found: dict[str, dict[int, float]] = {}
+  def curves(self) -> Curves:
+    """Reads what has been written so far; of a step that was repeated the last."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
     if self._path.exists():
       for text in self._path.read_text().splitlines():
         record = json.loads(text)
-        if record.get("loss") is not None:
-          found.setdefault(record["kind"], {})[record["step"]] = record["loss"]
-    return {kind: sorted(values.items()) for kind, values in found.items()}
+        kind, step = record.pop("kind"), record.pop("step")
+        for name, value in record.items():
+          if isinstance(value, (int, float)):
+            found.setdefault(name, {}).setdefault(kind, {})[step] = value
+    return {
+      name: {kind: sorted(points.items()) for kind, points in by_kind.items()}
+      for name, by_kind in found.items()
+    }
 
 
 class Progress:

@@ -62,7 +62,10 @@ class Run:
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces the training step; see `Pipeline.train_function`."""
     specs = tensor_specs(self.input)
-    return self.pipeline.train_function(self.learner, specs, timed=timed)
+    every = self.params.train.log_interval_steps
+    return self.pipeline.train_function(
+      self.learner, specs, timed=timed, measure_every=every
+    )
 
   def eval_function(self) -> tf.types.experimental.ConcreteFunction:
     """Traces evaluation, with the moving averages of the weights if there are any."""

@@ -11,7 +11,9 @@ import numpy as np
 from tfpipe.program import checkpoint as checkpoint_lib
 from tfpipe.program import run_page
 from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.monitor import Monitor
 from tfpipe.program.profile import Profiler, Window
+from tfpipe.program.progress_line import ProgressLine
 from tfpipe.program.report import (
   MetricsFile,
   Progress,
@@ -63,6 +65,8 @@ class Trainer:
     self._p = run.params.train
     self._logdir = logdir
     self._metrics = MetricsFile(logdir)
+    self._monitor = Monitor(run, logdir)
+    self._line = ProgressLine(run.params.train.max_steps)
     self._evaluates = evaluates and run.eval_input is not None
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
@@ -70,7 +74,8 @@ class Trainer:
     # What is wrong with the data is found here, before the first step.
     if trains:
       self._metrics.mend()
-      self._batches = iter(run.input.dataset(start_step=run.step))
+      batches = iter(run.input.dataset(start_step=run.step))
+      self._batches = self._monitor.watched(batches)
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 
@@ -95,6 +100,8 @@ class Trainer:
           show(f"the training data ended after step {step}")
           break
         step += 1
+        if step == self._first_step + 1:
+          self._metrics.write("plan", step - 1, self._monitor.start(batch))
         outputs = self._step(function, step, batch)
         self._check(step, outputs)
         if step == self._first_step + 1:
@@ -102,6 +109,7 @@ class Trainer:
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
           self._log(step, outputs, progress)
+        self._line.step(step)
         if step % p.save_interval_steps == 0:
           self._save()
         if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
@@ -127,6 +135,9 @@ class Trainer:
     outputs = (timed or function)(batch)
     if profiler:
       profiler.add(step, outputs)
+      if step == profiler.last:
+        values = self._monitor.profiled(step, profiler.timelines["measured"])
+        self._metrics.write("profile", step, values)
     return outputs
 
   def _write_page(self) -> None:
@@ -134,7 +145,7 @@ class Trainer:
     profiler = self._profiler
     text = run_page.page(
       self._run,
-      self._metrics.losses(),
+      self._metrics.curves(),
       self._evaluated,
       profiler.timelines if profiler else {},
       profiler.comparison if profiler else None,
@@ -150,6 +161,7 @@ class Trainer:
     values = self._evaluated = evaluate(self._run, self._eval_function)
     step = self._run.step
     self._metrics.write("eval", step, values)
+    self._monitor.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
 
   def _check(self, step: int, outputs: Mapping[str, Any]) -> None:
@@ -181,8 +193,10 @@ class Trainer:
     values["grad_norm"] = float(update["grad_norm"])
     values["clip_factor"] = float(update["clip_factor"])
     values["examples/s"], left = progress.rate(step)
+    values |= self._monitor.values(update, values["examples/s"])
     self._metrics.write("train", step, values)
-    show(f"{line({'step': f'{step}/{self._p.max_steps}', **values})} eta={left}")
+    self._monitor.write("train", step, values)
+    self._line.log(step, values, left)
 
   def _save(self) -> None:
     step = self._run.step
