@@ -58,33 +58,34 @@ def test_texts_are_tensors_of_the_plugin_for_texts(tf, tmp_path):
 
 
 def test_hparams_are_encoded_as_the_plugin_reads_them(tf, tmp_path):
-  EventFile(tmp_path).hparams("r", {"a": 1})
+  EventFile(tmp_path).hparams({"a": 1})
   (value,) = events.values(tmp_path, "_hparams_/session_start_info")
   assert value.metadata.plugin_data.plugin_name == "hparams"
   # By hand, from Protocol Buffers' encoding: 8·field + wire type, length, content.
   number = b"\x11" + np.float64(1.0).tobytes()  # Value.number_value = 2
   entry = b"\x0a\x01a" + b"\x12\x09" + number  # key = 1, value = 2
-  session = b"\x0a\x0e" + entry + b"\x22\x01r"  # hparams = 1, group_name = 4
+  session = b"\x0a\x0e" + entry  # SessionStartInfo.hparams = 1
   # HParamsPluginData.session_start_info = 3
-  assert value.metadata.plugin_data.content == b"\x1a\x13" + session
+  assert value.metadata.plugin_data.content == b"\x1a\x10" + session
 
 
 def test_long_hparams_have_a_length_of_more_than_one_byte(tf, tmp_path):
-  EventFile(tmp_path).hparams("g" * 300, {})
+  EventFile(tmp_path).hparams({"a": "g" * 300})
   (value,) = events.values(tmp_path, "_hparams_/")
-  # 300 = 2·128 + 44, and 3 bytes more: 303 = 2·128 + 47.
-  expected = b"\x1a\xaf\x02" + b"\x22\xac\x02" + b"g" * 300
-  assert value.metadata.plugin_data.content == expected
+  content = value.metadata.plugin_data.content
+  # 300 = 2·128 + 44; each message around it has 3 bytes of its own, the entry 3 more.
+  assert content.endswith(b"\x1a\xac\x02" + b"g" * 300)
+  assert content.startswith(b"\x1a\xb8\x02" + b"\x0a\xb5\x02" + b"\x0a\x01a")
+  assert len(content) == 3 + 2 * 128 + 0x38
 
 
 def test_tensorboard_itself_reads_the_hparams(tf, tmp_path):
   hparams = pytest.importorskip("tensorboard.plugins.hparams.metadata")
   values = {"rate": 0.5, "seed": 3, "flag": True, "schedule": "1f1b"}
-  EventFile(tmp_path).hparams("m.X", values)
+  EventFile(tmp_path).hparams(values)
   (value,) = events.values(tmp_path, "_hparams_/session_start_info")
   content = value.metadata.plugin_data.content
   found = hparams.parse_session_start_info_plugin_data(content)
-  assert found.group_name == "m.X"
   assert {n: getattr(v, v.WhichOneof("kind")) for n, v in found.hparams.items()} == (
     values
   )

@@ -23,10 +23,9 @@ HParam = bool | float | str
 
 # Files of one second and one process must not share a name.
 _NUMBERS = itertools.count()
-# Field numbers of TensorBoard's HParamsPluginData and SessionStartInfo, with wire type
-# 2, a length and that many bytes.
+# Number of the field session_start_info of TensorBoard's HParamsPluginData, with wire
+# type 2: a length and that many bytes.
 _SESSION_START = bytes([3 << 3 | 2])
-_GROUP_NAME = bytes([4 << 3 | 2])
 
 
 class EventFile:
@@ -63,18 +62,12 @@ class EventFile:
     value = _v1().Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
     self._write(step, [value])
 
-  def hparams(self, group: str, values: Mapping[str, HParam]) -> None:
-    """Writes what the run was made with, for the page HPARAMS.
-
-    Args:
-      group: name of the row.
-      values: its columns.
-    """
-    # A Struct is encoded as the map of values that SessionStartInfo begins with.
+  def hparams(self, values: Mapping[str, HParam]) -> None:
+    """Writes what the run was made with, for its row of the page HPARAMS."""
+    # A Struct is encoded as SessionStartInfo is that has nothing but a map of values.
     columns = struct_pb2.Struct()
     columns.update(dict(values))
     session = columns.SerializeToString(deterministic=True)
-    session += _GROUP_NAME + _sized(group.encode())
     metadata = _metadata("hparams", _SESSION_START + _sized(session))
     tag = "_hparams_/session_start_info"
     self._write(0, [_v1().Summary.Value(tag=tag, metadata=metadata)])

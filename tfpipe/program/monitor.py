@@ -29,6 +29,7 @@ _PASSES = 3
 # Of every run, so that runs have the same columns; what differs from the experiment
 # is added.
 _HPARAMS = (
+  "name",
   "input.batch_size",
   "pipeline.num_micro_batches",
   "pipeline.num_partitions",
@@ -70,7 +71,7 @@ class Monitor:
     """
     run, file = self._run, self._files["train"]
     self._waited, self._waits = 0.0, 0
-    self._root.hparams(run.params.name, hparams(run.params))
+    self._root.hparams(hparams(run.params))
     for name, pictures in samples.images(batch).items():
       file.images(run.step, f"input/{name}", pictures)
     for name, texts in samples.texts(run.input, batch).items():

@@ -108,11 +108,16 @@ class Progress:
     self._step, self._time = step, time.monotonic()
 
   def rate(self, step: int) -> tuple[float, str]:
-    """Gives examples per second since the last call, and the time left as text."""
+    """Gives examples per second since the last call, and the time left as text.
+
+    Without a step since then, 0, and a text that says so.
+    """
     secs = max(time.monotonic() - self._time, 1e-9)
     steps = step - self._step
     self.restart(step)
-    left = secs / max(steps, 1) * (self._max_steps - step)
+    if not steps:
+      return 0.0, "unknown"
+    left = secs / steps * (self._max_steps - step)
     return steps * self._batch_size / secs, format_secs(left)
 
 

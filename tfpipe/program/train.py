@@ -71,6 +71,8 @@ class Trainer:
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
     self._first_step = self._saved_step = run.step
+    # Steps that take longer, for a function is made for them.
+    self._traced_at = {run.step + 1, profile.first - 1 if profile else 0}
     # What is wrong with the data is found here, before the first step.
     if trains:
       self._metrics.mend()
@@ -100,11 +102,11 @@ class Trainer:
           show(f"the training data ended after step {step}")
           break
         step += 1
-        if step == self._first_step + 1:
+        if step - 1 == self._first_step:
           self._metrics.write("plan", step - 1, self._monitor.start(batch))
         outputs = self._step(function, step, batch)
         self._check(step, outputs)
-        if step == self._first_step + 1:
+        if step in self._traced_at:
           progress.restart(step)
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
@@ -192,8 +194,10 @@ class Trainer:
     values["learning_rate"] = float(update["learning_rate"])
     values["grad_norm"] = float(update["grad_norm"])
     values["clip_factor"] = float(update["clip_factor"])
-    values["examples/s"], left = progress.rate(step)
-    values |= self._monitor.values(update, values["examples/s"])
+    rate, left = progress.rate(step)
+    if rate:
+      values["examples/s"] = rate
+    values |= self._monitor.values(update, rate)
     self._metrics.write("train", step, values)
     self._monitor.write("train", step, values)
     self._line.log(step, values, left)
