@@ -9,7 +9,8 @@ from tfpipe.layer_times import LayerTime, LayerTimes
 TIMES = LayerTimes(
   "a device",
   4,
-  (LayerTime("stem", 0.1, 0.0, 0.2, 0.5), LayerTime("loss", 1, 2e-9, 0.0)),
+  (LayerTime("stem", 0.1, 0.0, 0.2, 0.5, 0.25), LayerTime("loss", 1, 2e-9, 0.0)),
+  0.75,
 )
 
 
@@ -20,8 +21,8 @@ def cost(name, flops, matmul_flops=0, count=0, num_bytes=0):
 
 def fields(**changes):
   times = {"forward": 1, "input_gradient": 2, "weight_gradient": 3, "update": 4}
-  layer = {"name": "a", **times}
-  return {"device": "d", "batch": 1, "layers": [layer], **changes}
+  layer = {"name": "a", **times, "backward": None}
+  return {"device": "d", "batch": 1, "layers": [layer], "end": 0, **changes}
 
 
 def layer(**changes):
@@ -33,13 +34,22 @@ def test_what_is_written_is_read_again(tmp_path):
   layer_times.write(path, TIMES)
   assert layer_times.read(path) == TIMES
   assert layer_times.read(str(path)) == TIMES
-  assert json.loads(path.read_text())["layers"][0] == {
+  written = json.loads(path.read_text())
+  assert written["layers"][0] == {
     "name": "stem",
     "forward": 0.1,
     "input_gradient": 0.0,
     "weight_gradient": 0.2,
     "update": 0.5,
+    "backward": 0.25,
   }
+  assert written["layers"][1]["backward"] is None
+  assert written["end"] == 0.75
+
+
+def test_both_gradients_take_as_long_as_each_unless_they_were_timed_at_once():
+  assert [layer.both for layer in TIMES.layers] == [0.25, 2e-9]
+  assert [layer.total for layer in TIMES.layers] == [0.1 + 0.25, 1 + 2e-9]
 
 
 def test_every_product_has_two_gradients_and_nobody_needs_that_at_the_input():
@@ -66,7 +76,7 @@ def test_every_product_has_two_gradients_and_nobody_needs_that_at_the_input():
 
 def test_micro_batches_of_other_rows_take_as_many_times_as_long_but_not_updates():
   assert TIMES.for_batch(4) == TIMES.layers
-  assert TIMES.for_batch(1)[0] == LayerTime("stem", 0.025, 0.0, 0.05, 0.5)
+  assert TIMES.for_batch(1)[0] == LayerTime("stem", 0.025, 0.0, 0.05, 0.5, 0.0625)
   assert TIMES.for_batch(8)[1] == LayerTime("loss", 2, 4e-9, 0.0)
 
 
@@ -89,7 +99,7 @@ def test_times_of_another_network_are_refused(names, message):
   ("content", "message"),
   [
     ([], r"the file is \[\]: expected an object"),
-    ({}, "the file: device, batch, layers missing"),
+    ({}, "the file: device, batch, layers, end missing"),
     (
       fields(layer=[]),
       "the file: field 'layer' is not one of .*; did you mean 'layers",
@@ -116,7 +126,10 @@ def test_times_of_another_network_are_refused(names, message):
       "layer 'a': input_gradient is nan: expected a",
     ),
     (layer(weight_gradient=float("inf")), "layer 'a': weight_gradient is inf: expect"),
-    (layer(backward=1), r"layers\[0\]: field 'backward' is not one of name, forward"),
+    (layer(backward=-1), "layer 'a': backward is -1: expected a finite number >= 0"),
+    (layer(back=1), r"layers\[0\]: field 'back' is not one of name, forward"),
+    (fields(end=-1), "end is -1: expected a finite number >= 0"),
+    (fields(end=None), "end is None: expected a finite number >= 0"),
   ],
 )
 def test_another_form_is_refused_with_the_place(tmp_path, content, message):

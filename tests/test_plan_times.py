@@ -8,10 +8,10 @@ from tfpipe import layer_times, plan
 from tfpipe.layer_times import LayerTime, LayerTimes
 
 
-def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH):
+def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH, end=0.0):
   path = tmp_path / "times.json"
   layers = [LayerTime(name, *times) for name, times in zip(names, secs, strict=True)]
-  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers)))
+  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers), end))
   return str(path)
 
 
@@ -37,6 +37,30 @@ def test_each_device_updates_its_layers_after_its_last_backward(tmp_path):
   made = plan.make(params(1, 1, num_partitions=2, layer_times=path))
   assert made.times.update == (5, 6 + 7)
   assert made.step_secs == 9 + 3 + 9 + 13
+
+
+def test_the_end_of_a_step_is_on_every_device_once(tmp_path):
+  path = measured(tmp_path, (9, 0, 0, 5), (2, 3, 4, 6), (1, 1, 1, 7), end=2)
+  made = plan.make(params(1, 1, num_partitions=2, layer_times=path))
+  assert made.times.update == (5 + 2, 13 + 2)
+  assert made.step_secs == 9 + 3 + 9 + 15
+  looped = params(2, 2, 2, num_partitions=2, num_micro_batches=2, layer_times=path)
+  looped.pipeline.Set(schedule="looped_bfs", stages_per_device=2)
+  path = measured(
+    tmp_path, *[(1, 1, 1)] * 4, names=("entry", "layer_0", "layer_1", "loss"), end=2
+  )
+  assert plan.make(looped).times.update == (1, 1, 1, 1)
+
+
+def test_both_gradients_at_once_take_their_own_time_unless_they_are_split(tmp_path):
+  # F, B, W, update, BW
+  path = measured(tmp_path, (9, 0, 4, 0, 3), (2, 3, 4, 0, 6), (1, 1, 1, 0, 2))
+  p = params(1, 1, layer_times=path)
+  assert plan.make(p).step_secs == 12 + 11
+  p.pipeline.Set(schedule="zb_h1")
+  assert plan.make(p).step_secs == 12 + 4 + 9
+  p.pipeline.Set(schedule="gpipe", remat="layer")
+  assert plan.make(p).step_secs == 12 + 12 + 11
 
 
 def test_measured_times_of_another_network_are_refused(tmp_path):

@@ -53,6 +53,10 @@ class Draft:
     if hardware and not self.measured:
       factor = 1 / (hardware.flops_per_sec * hardware.efficiency)
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
+    if self.measured:
+      # It is as long on every device, and told by stage.
+      end = self.measured.end * self.schedule.num_devices / len(self.cells)
+      times = dataclasses.replace(times, update=[own + end for own in times.update])
     if hardware is None or len(self.schedule.placement) == 1:
       return times
     updates = [
@@ -271,7 +275,9 @@ def _stage_times(
   forward = [factor * sum(x.forward for x in layers[a:b]) for a, b in cells]
   inputs = [factor * sum(x.input_gradient for x in layers[a:b]) for a, b in cells]
   weights = [factor * sum(x.weight_gradient for x in layers[a:b]) for a, b in cells]
+  both = [factor * sum(x.both for x in layers[a:b]) for a, b in cells]
   if remat == "layer":
     inputs = [a + b for a, b in zip(inputs, forward, strict=True)]
+    both = [a + b for a, b in zip(both, forward, strict=True)]
   update = [factor * sum(x.update for x in layers[a:b]) for a, b in cells]
-  return StageTimes(forward, inputs, weights, update=update)
+  return StageTimes(forward, inputs, weights, update=update, backward=both)

@@ -11,10 +11,12 @@ A file of measured times (`tools/profile_layers.py` writes one) is a JSON object
         "forward": 0.01,
         "input_gradient": 0.0,
         "weight_gradient": 0.02,
+        "backward": 0.02,
         "update": 0.001
       },
       ...
-    ]
+    ],
+    "end": 0.002
   }
 """
 
@@ -33,7 +35,7 @@ from tfpipe.spelling import nearest
 __all__ = ["LayerTime", "LayerTimes", "from_costs", "read", "write"]
 
 _MOST_SECS = 1e100  # so that sums are finite
-_TIMES = ("forward", "input_gradient", "weight_gradient", "update")
+_TIMES = ("forward", "input_gradient", "weight_gradient", "backward", "update")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class LayerTime:
     input_gradient: B; the gradients at its inputs, 0 for the first layer.
     weight_gradient: W; 0 without trained weights.
     update: of its weights, once for the whole mini-batch.
+    backward: BW, both gradients by one function; None if they were not timed so.
 
   Raises ValueError, naming layer and field, for what is no number from 0 to 1e100.
   """
@@ -55,21 +58,25 @@ class LayerTime:
   input_gradient: float
   weight_gradient: float
   update: float = 0.0
+  backward: float | None = None
 
   def __post_init__(self) -> None:
     for field in _TIMES:
       value = getattr(self, field)
-      is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-      if not is_number or not 0 <= value <= _MOST_SECS:
-        raise ValueError(
-          f"layer {self.name!r}: {field} is {value!r}: expected a finite number >= 0, "
-          f"at most {_MOST_SECS:g}"
-        )
+      if field != "backward" or value is not None:
+        _check_secs(f"layer {self.name!r}: {field}", value)
+
+  @property
+  def both(self) -> float:
+    """BW, or B and W together if it was not timed."""
+    if self.backward is None:
+      return self.input_gradient + self.weight_gradient
+    return self.backward
 
   @property
   def total(self) -> float:
     """Forward and backward of a micro-batch."""
-    return self.forward + self.input_gradient + self.weight_gradient
+    return self.forward + self.both
 
   def scaled(self, factor: float) -> LayerTime:
     """Returns the times of micro-batches `factor` times as large."""
@@ -79,6 +86,7 @@ class LayerTime:
       factor * self.input_gradient,
       factor * self.weight_gradient,
       self.update,
+      None if self.backward is None else factor * self.backward,
     )
 
 
@@ -90,16 +98,20 @@ class LayerTimes:
     device: what was measured, for people.
     batch: rows of the micro-batch.
     layers: one time a layer.
+    end: seconds that a step takes at its end besides the updates of weights, on every
+      device: moving averages, checks and counters.
 
-  Raises ValueError for a batch that is no whole number >= 1, no layers, or two of one
-  name.
+  Raises ValueError for a batch that is no whole number >= 1, no layers, two of one
+  name, or an end that is no number from 0 to 1e100.
   """
 
   device: str
   batch: int
   layers: tuple[LayerTime, ...]
+  end: float = 0.0
 
   def __post_init__(self) -> None:
+    _check_secs("end", self.end)
     if type(self.batch) is not int or not 1 <= self.batch <= text_files.MOST:
       raise ValueError(f"batch is {self.batch!r}: expected a whole number >= 1")
     if not self.layers:
@@ -164,7 +176,7 @@ def write(path: str | pathlib.Path, times: LayerTimes) -> None:
   )
   pathlib.Path(path).write_text(
     f'{{\n  "device": {json.dumps(times.device)},\n  "batch": {times.batch},\n'
-    f'  "layers": [\n{rows}\n  ]\n}}\n'
+    f'  "layers": [\n{rows}\n  ],\n  "end": {json.dumps(times.end)}\n}}\n'
   )
 
 
@@ -186,7 +198,7 @@ def read(path: str | pathlib.Path) -> LayerTimes:
 
 
 def _times(fields: Any) -> LayerTimes:
-  _check_fields(fields, ("device", "batch", "layers"), "the file")
+  _check_fields(fields, ("device", "batch", "layers", "end"), "the file")
   if not isinstance(fields["device"], str):
     raise ValueError(f"device is {fields['device']!r}: expected a text")
   if not isinstance(fields["layers"], list):
@@ -197,7 +209,15 @@ def _times(fields: Any) -> LayerTimes:
     if not isinstance(layer["name"], str):
       raise ValueError(f"layers[{index}]: name is {layer['name']!r}: expected a text")
     layers.append(LayerTime(**layer))
-  return LayerTimes(fields["device"], fields["batch"], tuple(layers))
+  return LayerTimes(fields["device"], fields["batch"], tuple(layers), fields["end"])
+
+
+def _check_secs(what: str, value: object) -> None:
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not is_number or not 0 <= value <= _MOST_SECS:
+    raise ValueError(
+      f"{what} is {value!r}: expected a finite number >= 0, at most {_MOST_SECS:g}"
+    )
 
 
 def _check_fields(fields: Any, known: Sequence[str], where: str) -> None:

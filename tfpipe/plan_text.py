@@ -79,10 +79,5 @@ def _of_device(plan: Plan, row: StageMemory) -> list[str]:
 
 def _secs(plan: Plan, row: StageMemory) -> float:
   times = plan.times
-  again = any(action.kind == "R" for action in plan.schedule.actions[row.device])
-  return float(
-    times.forward[row.stage]
-    + times.input_gradient[row.stage]
-    + times.weight_gradient[row.stage]
-    + (times.recompute[row.stage] if again else 0)
-  )
+  kinds = {action.kind for action in plan.schedule.actions[row.device]} - {"U"}
+  return float(sum(times.by_kind[kind][row.stage] for kind in sorted(kinds)))

@@ -26,10 +26,11 @@ class StageTimes:
   Attributes:
     forward: F of each stage.
     input_gradient: B of each stage.
-    weight_gradient: W of each stage; BW takes both.
+    weight_gradient: W of each stage.
     recompute: R of each stage; as forward unless given.
     update: U of each stage, with the exchange of gradients between its copies; 0 unless
       given.
+    backward: BW of each stage; as B and W together unless given.
 
   Raises ValueError if there is not one time for each stage, or one is negative or not
   finite.
@@ -40,10 +41,14 @@ class StageTimes:
   weight_gradient: Sequence[Secs]
   recompute: Sequence[Secs] = ()
   update: Sequence[Secs] = ()
+  backward: Sequence[Secs] = ()
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "recompute", self.recompute or self.forward)
     object.__setattr__(self, "update", self.update or [0] * len(self.forward))
+    # Of other lengths, they are refused below.
+    both = zip(self.input_gradient, self.weight_gradient, strict=False)
+    object.__setattr__(self, "backward", self.backward or [b + w for b, w in both])
     for name, times in list(vars(self).items()):
       _check_times(name, times, len(self.forward))
       object.__setattr__(self, name, tuple(times))
@@ -66,15 +71,12 @@ class StageTimes:
   @cached_property
   def by_kind(self) -> dict[str, Sequence[Secs]]:
     """The times of each kind of action, by stage."""
-    both = [
-      b + w for b, w in zip(self.input_gradient, self.weight_gradient, strict=True)
-    ]
     return {
       "F": self.forward,
       "R": self.recompute,
       "B": self.input_gradient,
       "W": self.weight_gradient,
-      "BW": both,
+      "BW": self.backward,
       "U": self.update,
     }
 

@@ -100,6 +100,7 @@ def main(argv: Sequence[str]) -> None:
         "tools.profile_layers",
         f"--model={_value('model')}",
         f"--num_micro_batches={_value('num_micro_batches')}",
+        f"--num_partitions={_value('num_partitions')}",
         "--device=cpu",
         "--threads=1",
         f"--output={times}",

@@ -6,12 +6,12 @@
     --num_micro_batches=4 --set pipeline.intra_op_threads=1 --layer_times=times.json
 
 prints, for each layer and one micro-batch, the time of the forward, of the gradient of
-its inputs and of the gradient of its weights, its share of these beside that by FLOPs,
-and the bytes that it hands on; and its part of the update of all weights, by their
-number. Layers that differ in nothing but their names are timed
-once. Layers timed alone are scaled to add up to all of them timed as one cell; by how
-much is printed last, with how the two gradients apart compare with one function that
-gives both.
+its inputs, of the gradient of its weights and of both at once, its share of these
+beside that by FLOPs, and the bytes that it hands on; and its part of the update of all
+weights, by their number. Layers are timed as stages of their own and scaled to add up
+to all of them timed as one stage; by how much is printed last. On CPUs of so many
+threads each (`--threads`), as many copies are timed at the same time as the run has
+partitions and the machine has room for: stages share its memory and caches.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from absl import app, flags
 
 from tfpipe import layer_times, model
 from tfpipe.cost import LayerCost
+from tfpipe.lazy import tf
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
@@ -35,7 +36,7 @@ from tfpipe.units import format_bytes, format_secs
 
 FLAGS = flags.FLAGS
 # Flags of the trainer that mean the same here; its others mean nothing.
-SHARED = ("model", "num_micro_batches", "set")
+SHARED = ("model", "num_micro_batches", "num_partitions", "set")
 for _name in SHARED:
   flags.declare_key_flag(_name)
 
@@ -49,25 +50,25 @@ _THREADS = flags.DEFINE_integer(
 )
 _OUTPUT = flags.DEFINE_string("output", None, "File to write the times to, as JSON.")
 
-_PARTS = ("forward", "input_gradient", "weight_gradient", "update")
+_PARTS = ("forward", "input_gradient", "weight_gradient", "both", "update")
 
 
 def table(profile: Profile, costs: Sequence[LayerCost]) -> str:
   """Draws the times of the layers, a line for each, beside what FLOPs say of them."""
-  rows = [["layer", "forward", "input grad.", "weight grad.", "update"]]
+  rows = [["layer", "forward", "input grad.", "weight grad.", "both", "update"]]
   rows[0] += ["share", "by FLOPs", "border"]
   layers = profile.times.layers
   by_flops = layer_times.from_costs(costs).layers
   total = sum(layer.total for layer in layers) or 1.0
   total_flops = sum(layer.total for layer in by_flops) or 1.0
-  for layer, flops, size in zip(layers, by_flops, profile.border_bytes, strict=True):
+  for layer, flops, cost in zip(layers, by_flops, costs, strict=True):
     rows.append(
       [
         layer.name,
         *(format_secs(getattr(layer, part)) for part in _PARTS),
         f"{layer.total / total:.1%}",
         f"{flops.total / total_flops:.1%}",
-        format_bytes(size),
+        format_bytes(cost.border_bytes),
       ]
     )
   sums = [sum(getattr(layer, part) for layer in layers) for part in _PARTS]
@@ -76,19 +77,15 @@ def table(profile: Profile, costs: Sequence[LayerCost]) -> str:
 
 
 def check(profile: Profile) -> str:
-  """Says how well times add up: over layers, and over the two gradients."""
-  names = ("forward", "input gradient", "weight gradient", "both gradients at once")
-  rows = [["", "layers alone", "as one cell", "factor"]]
+  """Says how well the times of layers add up, and what a step takes besides."""
+  names = ("forward", "input gradient", "weight gradient", "both at once")
+  rows = [["", "layers as stages", "as one stage", "factor"]]
   for name, alone, whole in zip(names, profile.alone, profile.whole, strict=True):
     factor = f"{whole / alone:.3f}" if alone else "1"
     rows.append([name, format_secs(alone), format_secs(whole), factor])
   unlike = [a for a in zip(profile.alone, profile.whole, strict=True) if _far(*a)]
-  apart, at_once = sum(profile.whole[1:3]), profile.whole[3]
-  ratio = f"{apart / at_once:.3f}" if at_once else "1"
-  return (
-    f"{align(rows)}\nboth gradients, apart against at once: {format_secs(apart)} / "
-    f"{format_secs(at_once)} = {ratio}" + (_BUSY if unlike else "")
-  )
+  end = f"end of a step besides the update: {format_secs(profile.times.end)}"
+  return f"{align(rows)}\n{end}" + (_BUSY if unlike else "")
 
 
 def _far(alone: float, whole: float) -> bool:
@@ -97,7 +94,7 @@ def _far(alone: float, whole: float) -> bool:
 
 
 _BUSY = (
-  "\nwarning: the layers alone and as one cell differ more than twofold; if the "
+  "\nwarning: the layers as stages and as one differ more than twofold; if the "
   "machine was busy with something else, measure again"
 )
 
@@ -128,16 +125,22 @@ def _check_flags() -> pathlib.Path:
 
 
 def _params() -> Params:
-  short = {"num_micro_batches": FLAGS.num_micro_batches}
+  short = {name: FLAGS[name].value for name in ("num_micro_batches", "num_partitions")}
   short["intra_op_threads"] = _THREADS.value
   given = [f"pipeline.{key}={n}" for key, n in short.items() if n is not None]
   return model_params(FLAGS.model, [*FLAGS.set, *given])
 
 
-def _device(params: Params) -> str:
-  """Finds the device, which starts TensorFlow."""
-  placement.set_intra_op_threads(params.pipeline.intra_op_threads)
-  return placement.resolve(_DEVICE.value, 1)[0]
+def _devices(params: Params) -> tuple[str, ...]:
+  """Finds the devices that work at the same time, which starts TensorFlow."""
+  pipe, spec = params.pipeline, _DEVICE.value
+  placement.set_intra_op_threads(pipe.intra_op_threads)
+  if spec == "auto":
+    spec = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+  if spec != "cpu" or not pipe.intra_op_threads:
+    return placement.resolve(spec, 1)
+  room = len(os.sched_getaffinity(0)) // pipe.intra_op_threads
+  return placement.resolve(spec, max(1, min(pipe.num_partitions, room)))
 
 
 def _measure(argv: Sequence[str]) -> None:
@@ -150,11 +153,10 @@ def _measure(argv: Sequence[str]) -> None:
     raise ValueError(f"--device={_DEVICE.value}: {error}") from error
   params = _params()
   costs = Network(params).costs(params.pipeline.num_micro_batches)
-  found = profile(params, _device(params))
+  found = profile(params, _devices(params))
   layer_times.write(path, found.times)
   print(
-    f"{params.name} on {found.times.device}, {found.times.batch} rows a micro-batch; "
-    f"{found.num_timed} of {len(costs)} layers timed, the others equal them"
+    f"{params.name} on {found.times.device}, {found.times.batch} rows a micro-batch"
   )
   print(f"{table(found, costs)}\n\n{check(found)}\nwrote {path}")
 

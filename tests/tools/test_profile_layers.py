@@ -1,8 +1,8 @@
 """Times of layers: what is timed, how often, and what is refused; no time itself."""
 
 import re
-import time
 
+import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -12,8 +12,9 @@ from tfpipe import layer_times, trainer
 from tfpipe import plan as plan_lib
 from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.network import Network
-from tfpipe.program import chain, profile_layers
+from tfpipe.program import profile_layers
 from tfpipe.program.profile_layers import Profile
+from tfpipe.schedule.validate import validate
 from tools import profile_layers as tool
 
 IMAGE_LAYERS = ("block_0", "block_1", "block_2", "block_3", "loss")
@@ -38,193 +39,122 @@ def refusal(*arguments: str) -> str:
 
 @pytest.fixture
 def short(monkeypatch):
-  monkeypatch.setattr(chain, "MIN_SECS", 1e-2)
-  monkeypatch.setattr(chain, "REPEATS", 3)
+  monkeypatch.setattr(profile_layers, "ROUNDS", 1)
+  monkeypatch.setattr(profile_layers, "STEPS", 2)
 
 
-class Machine:
-  """A clock and chains that move it: a start, then equal calls."""
-
-  def __init__(self) -> None:
-    self.now = 0.0
-    self.counts: dict[float, list[int]] = {}
-
-  def clock(self) -> float:
-    return self.now
-
-  def chain(self, start: float, call: float, pause_at: int = -1):
-    counts = self.counts.setdefault(call, [])
-
-    def chained(count: int) -> None:
-      counts.append(count)
-      paused = 100.0 if len(counts) == pause_at else 0.0
-      self.now += start + count * call + paused
-
-    return chained
+@pytest.mark.parametrize("splits", [False, True])
+def test_layers_are_stages_of_a_valid_schedule_one_micro_batch_after_the_other(splits):
+  made = profile_layers.schedule(2, 2, splits=splits)
+  validate(made)
+  back = ["B1", "B0", "W1", "W0"] if splits else ["BW1", "BW0"]
+  names = [f"{action.kind}{action.stage}" for action in made.actions[0]]
+  assert names == 2 * ["F0", "F1", *back] + ["U0", "U1"]
+  assert [action.micro_batch for action in made.actions[0][:-2]] == [
+    m for m in (0, 1) for _ in range(2 + len(back))
+  ]
 
 
-def test_the_start_of_a_chain_is_not_charged_to_its_calls():
-  machine = Machine()
-  # Sums and differences of powers of two are exact.
-  secs = [2.0**-12, 2.0**-6, 2.0]
-  chains = [machine.chain(2.0**-5, s) for s in secs]
-  assert chain.measure(chains, machine.clock) == secs
+def _times(schedule, secs):
+  """Lets actions run one second after the other; micro-batch m takes m + 1 times."""
+  now, rows = 5.0, []
+  for action in schedule.actions[0]:
+    if action.kind == "U":
+      continue
+    taken = secs[action.kind, action.stage] * (action.micro_batch + 1)
+    rows.append((now, now + taken))
+    now += taken + 1.0
+  return np.array(rows)
 
 
-def test_chains_are_as_long_as_they_must_be_and_the_slow_run_once():
-  machine = Machine()
-  chain.measure([machine.chain(0.0, 1e-4), machine.chain(0.0, 1.0)], machine.clock)
-  assert max(machine.counts[1e-4]) * 1e-4 >= chain.MIN_SECS
-  assert max(machine.counts[1.0]) == 1
+def test_the_median_counts_and_a_first_weight_gradient_does_not():
+  made = profile_layers.schedule(1, 3, splits=True)
+  secs = {("F", 0): 1.0, ("B", 0): 2.0, ("W", 0): 4.0}
+  times = _times(made, secs)
+  last = times.max()
+  actions = [action for action in made.actions[0] if action.kind != "U"]
+  found = profile_layers.medians(
+    actions, [(times, last + 2.0), (times, last + 3.0), (times * 100, 1e9)]
+  )
+  # F and B of 1, 2, 3 times; W of 2 and 3 times, and the step that was 100 times slow.
+  assert found.secs["F", 0] == pytest.approx(3.0)
+  assert found.secs["B", 0] == pytest.approx(6.0)
+  assert found.secs["W", 0] == pytest.approx(12.0)
+  assert found.end == pytest.approx(3.0)
 
 
-def test_one_slow_round_does_not_count():
-  machine = Machine()
-  # The warm-up and the search for the length are two runs; the third is a round's.
-  chained = machine.chain(0.0, 1.0, pause_at=3)
-  assert chain.measure([chained], machine.clock) == [1.0]
-
-
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_a_chain_runs_a_pure_function_as_often_as_it_says_one_call_at_a_time(tf, count):
-  calls, running, most = [], [], []
-
-  def counted(x):
-    running.append(x)
-    time.sleep(0.002)  # lets another call begin, if one may
-    most.append(len(running))
-    calls.append(x)
-    running.pop()
-    return x
-
-  def call(values):
-    # Stateless: equal calls may be merged, and one that nobody reads is dropped.
-    return [tf.numpy_function(counted, values, tf.float32, stateful=False)]
-
-  chained = chain.Chain(call, [tf.ones([2])], device="/device:CPU:0")
-  chained(count)
-  assert len(calls) == count
-  assert all(number == 1 for number in most)
-  # The tensor that enters, and the one that leaves.
-  empty = chain.Chain(list, [tf.ones([2])] * 3, device="/device:CPU:0")
-  assert empty.num_tensors - chained.num_tensors == 4
-
-
-def test_a_chain_computes_every_output(tf):
-  seen = []
-
-  def call(values):
-    return [
-      tf.numpy_function(lambda x, k=k: seen.append(k) or x, values, tf.float32, False)
-      for k in range(4)
-    ]
-
-  chain.Chain(call, [tf.ones([2])], device="/device:CPU:0")(3)
-  assert sorted(seen) == sorted([0, 1, 2, 3] * 3)
-
-
-def test_a_chain_keeps_variables_and_changes_them_once_a_call(tf):
-  seen = tf.Variable(0.0)
-
-  def counting():
-    hidden = tf.Variable(0.0)
-    return lambda values: [hidden.assign_add(1.0), seen.assign(hidden)]
-
-  chain.Chain(counting(), [tf.ones([2])], device="/device:CPU:0")(5)
-  assert seen.numpy() == 5.0
-
-
-class Ticks:
-  """A clock that says that whatever was done took a second."""
-
-  def __init__(self) -> None:
-    self.now = 0.0
-
-  def __call__(self) -> float:
-    self.now += 1.0
-    return self.now
-
-
-def _profile(name: str, *overrides: str) -> tuple[Profile, Network]:
-  params = trainer.model_params(name, overrides)
-  found = profile_layers.profile(params, "/device:CPU:0", Ticks())
-  return found, Network(params)
-
-
-def test_equal_layers_are_timed_once_and_all_are_listed_in_order(tf, short):
-  found, network = _profile(IMAGE, "task.keep_prob=1.0", "task.num_blocks=6")
-  assert [layer.name for layer in found.times.layers] == list(network.names)
-  # The first block has another input, four are equal, the last has other units.
-  assert (len(network.names), found.num_timed) == (7, 4)
-  assert found.times.batch == 4
-  costs = network.costs(2)
-  assert found.border_bytes == tuple(cost.border_bytes for cost in costs)
-
-
-def test_tied_weights_dropout_and_side_inputs_are_profiled(tf, short):
-  found, network = _profile(TEXT)
-  assert [layer.name for layer in found.times.layers] == list(network.names)
+def test_of_one_micro_batch_all_counts():
+  made = profile_layers.schedule(1, 1, splits=False)
+  times = _times(made, {("F", 0): 1.0, ("BW", 0): 4.0})
+  found = profile_layers.medians(made.actions[0][:-1], [(times, times.max())])
+  assert found.secs == {("F", 0): 1.0, ("BW", 0): 4.0}
+  assert found.end == 0.0
 
 
 @pytest.fixture
 def counted(monkeypatch):
-  """Lets the first chain take a second, the next two, and so on; gives the chains."""
-  found = []
+  """Gives times that tell of their layer and kind; the whole is twice as long."""
+  seen = []
 
-  def secs(chains, device, clock):
-    found.extend(chains)
-    return [float(index + 1) for index in range(len(chains))]
+  def measure(subjects, batch):
+    seen.extend(subjects)
+    found = []
+    for number, copies in enumerate(subjects):
+      factor = 1 if number < 2 else 2 * len(subjects[0][0].shares())
+      base = {"F": 1.0, "B": 2.0, "W": 3.0, "BW": 4.0}
+      secs = {
+        (action.kind, action.stage): factor * base[action.kind]
+        for action in copies[0].actions
+      }
+      found.append(profile_layers.Measured(secs, 10.0))
+    return found
 
-  monkeypatch.setattr(profile_layers, "call_secs", secs)
-  return found
-
-
-def test_gradients_are_what_is_longer_than_the_forward_and_add_up_to_the_whole(
-  tf, counted
-):
-  found, _ = _profile(IMAGE, "task.keep_prob=1.0", "task.num_blocks=2")
-  # block_0: F 1, FW 2, at once 3; block_1: F 4, FB 5, FBW 6, 7; loss: 8, FB 9, 10; the
-  # whole, whose second layer has a B: 11, 12, 13, 14; the update: 15.
-  assert len(counted) == 15
-  assert found.alone == (1 + 4 + 8, 0 + 1 + 1, 1 + 1 + 0, 2 + 3 + 2)
-  assert found.whole == (11, 1, 1, 3)
-  first, second, loss = found.times.layers
-  factor = 11 / 13
-  assert first.forward == pytest.approx(1 * factor)
-  assert (first.input_gradient, first.weight_gradient) == (0.0, 0.5)
-  assert second.forward == pytest.approx(4 * factor)
-  assert (second.input_gradient, second.weight_gradient) == (0.5, 0.5)
-  assert (loss.input_gradient, loss.weight_gradient) == (0.5, 0.0)
+  monkeypatch.setattr(profile_layers, "measure", measure)
+  monkeypatch.setattr(profile_layers, "update_secs", lambda copies: 8.0)
+  return seen
 
 
-def test_an_update_is_divided_by_the_numbers_of_trained_weights(tf, counted):
-  found, network = _profile(IMAGE, "task.num_blocks=3")
-  updates = [layer.update for layer in found.times.layers]
-  assert sum(updates) == pytest.approx(len(counted))  # the last chain
+def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, counted):
+  devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+  params = trainer.model_params(IMAGE, ["task.num_blocks=3"])
+  found = profile_layers.profile(params, devices)
+  network = Network(params)
+  layers = found.times.layers
+  assert [layer.name for layer in layers] == list(network.names)
+  assert found.alone == (4.0, 8.0, 12.0, 16.0)
+  assert found.whole == (8.0, 16.0, 24.0, 32.0)
+  for layer in layers:
+    assert (layer.forward, layer.input_gradient) == (2.0, 4.0)
+    assert (layer.weight_gradient, layer.backward) == (6.0, 8.0)
+  assert found.times.end == 2.0
+  assert found.times.batch == 4
   counts = [cost.param_count for cost in network.costs(2)]
-  assert counts[-1] == 0
-  for update, count in zip(updates, counts, strict=True):
-    assert update == pytest.approx(len(counted) * count / sum(counts))
+  for layer, count in zip(layers, counts, strict=True):
+    assert layer.update == pytest.approx(8.0 * count / sum(counts))
+  # As many copies of each as there are devices.
+  assert [len(copies) for copies in counted] == [2, 2, 2, 2]
+  assert found.times.device.startswith("CPU:0, ")
 
 
-def test_weight_gradients_are_added_up_only_if_there_are_several(tf, counted):
-  _profile(IMAGE, "pipeline.num_micro_batches=1")
-  alone = [len(made._values) for made in counted]
-  counted.clear()
-  _profile(IMAGE, "pipeline.num_micro_batches=2")
-  several = [len(made._values) for made in counted]
-  # Of the first block, w and b; nothing is added in an update.
-  assert [b - a for a, b in zip(alone, several, strict=True)][:3] == [2, 2, 2]
-  assert several[-1] == alone[-1]
+def test_tied_weights_dropout_and_side_inputs_are_profiled_on_two_devices(tf, short):
+  devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+  params = trainer.model_params(TEXT, [])
+  found = profile_layers.profile(params, devices)
+  assert [layer.name for layer in found.times.layers] == list(Network(params).names)
+  assert all(layer.forward > 0 for layer in found.times.layers)
 
 
 def _made_up() -> Profile:
   return Profile(
     times=LayerTimes(
-      "CPU:0", 4, (LayerTime("a", 1.0, 0.0, 1.0, 4.0), LayerTime("b", 2.0, 3.0, 1.0))
+      "CPU:0",
+      4,
+      (
+        LayerTime("a", 1.0, 0.0, 1.0, 4.0),
+        LayerTime("b", 2.0, 3.0, 1.0, backward=4.0),
+      ),
+      0.25,
     ),
-    border_bytes=(2048, 8),
-    num_timed=2,
     alone=(2.0, 3.0, 1.0, 4.0),
     whole=(3.0, 3.0, 2.0, 4.0),
   )
@@ -235,16 +165,36 @@ def test_the_table_has_shares_beside_those_by_flops():
   rows = tool.table(_made_up(), costs).splitlines()
   by_flops = layer_times.from_costs(costs).layers
   share = by_flops[0].total / (by_flops[0].total + by_flops[1].total)
+  border = f"{costs[0].border_bytes} B"
   assert re.split(r"\s{2,}", rows[1]) == [
-    *("a", "1 s", "0 s", "1 s", "4 s", "25.0%", f"{share:.1%}", "2.0 KiB")
+    *("a", "1 s", "0 s", "1 s", "1 s", "4 s", "25.0%", f"{share:.1%}", border)
   ]
-  assert re.split(r"\s{2,}", rows[3]) == ["all", "3 s", "3 s", "2 s", "4 s"]
+  assert re.split(r"\s{2,}", rows[3]) == ["all", "3 s", "3 s", "2 s", "5 s", "4 s"]
 
 
-def test_the_check_compares_the_layers_with_one_cell_and_apart_with_at_once():
+def test_the_check_compares_the_layers_with_one_stage_and_names_the_end():
   rows = tool.check(_made_up()).splitlines()
   assert re.split(r"\s{2,}", rows[1]) == ["forward", "2 s", "3 s", "1.500"]
-  assert rows[-1].endswith("apart against at once: 5 s / 4 s = 1.250")
+  assert rows[-1] == "end of a step besides the update: 250 ms"
+
+
+@pytest.mark.parametrize(
+  ("arguments", "count"),
+  [((), 1), (("--threads=1",), 3), (("--threads=2",), 2), (("--threads=9",), 1)],
+)
+def test_as_many_copies_run_as_there_are_partitions_and_room(
+  monkeypatch, arguments, count
+):
+  asked = []
+  monkeypatch.setattr(tool.os, "sched_getaffinity", lambda _: set(range(4)))
+  monkeypatch.setattr(tool.placement, "set_intra_op_threads", lambda threads: None)
+  resolve = lambda spec, number: asked.append((spec, number)) or ("x",) * number  # noqa: E731
+  monkeypatch.setattr(tool.placement, "resolve", resolve)
+  with flagsaver.flagsaver():
+    command = ["x", f"--model={IMAGE}", "--device=cpu", "--num_partitions=3"]
+    flags.FLAGS([*command, *arguments])
+    tool._devices(tool._params())
+  assert asked == [("cpu", count)]
 
 
 def test_the_command_writes_times_that_the_plan_takes(tf, short, tmp_path, capsys):
@@ -255,8 +205,7 @@ def test_the_command_writes_times_that_the_plan_takes(tf, short, tmp_path, capsy
   assert tuple(layer.name for layer in times.layers) == IMAGE_LAYERS
   assert times.batch == 4
   assert times.device.startswith("CPU:0, ")
-  # The others take microseconds, which a busy machine may hide.
-  assert all(layer.total > 0 for layer in times.layers[1:3])
+  assert all(layer.total > 0 for layer in times.layers)
   shown = capsys.readouterr().out
   assert all(name in shown for name in IMAGE_LAYERS)
   assert f"wrote {path}" in shown
@@ -264,8 +213,7 @@ def test_the_command_writes_times_that_the_plan_takes(tf, short, tmp_path, capsy
   planned = plan_lib.make(params)
   assert planned.in_seconds
   total = sum(layer.total for layer in times.layers)
-  spent = planned.times.forward, planned.times.input_gradient
-  spent += (planned.times.weight_gradient,)
+  spent = planned.times.forward, planned.times.backward
   assert sum(map(sum, spent)) == pytest.approx(total)
 
 
@@ -310,9 +258,13 @@ OK = (f"--model={IMAGE}", "--output=times.json")
     (
       (*OK, "--logdir=x"),
       r"--logdir has no effect here; flags are --device, --model, --num_micro_batches, "
-      r"--output, --set, --threads$",
+      r"--num_partitions, --output, --set, --threads$",
     ),
-    ((*OK, "--num_partitions=2"), r"--num_partitions has no effect here"),
+    ((*OK, "--schedule=gpipe"), r"--schedule has no effect here"),
+    (
+      (*OK, "--num_partitions=0"),
+      r"pipeline\.num_partitions=0: must be a whole number, at least 1$",
+    ),
     ((*OK, "times.json"), r"unexpected arguments: times\.json$"),
     ((*OK, "--otput=x"), r"Unknown command line flag 'otput'"),
   ],
@@ -324,7 +276,7 @@ def test_what_is_bad_is_refused_by_name_before_tensorflow_starts(
     raise AssertionError("TensorFlow was started")
 
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(tool, "_device", refuse)
+  monkeypatch.setattr(tool, "_devices", refuse)
   found = refusal(*arguments)
   assert re.search(message, found), found
   assert list(tmp_path.iterdir()) == []

@@ -1,44 +1,45 @@
 """Times every layer of a network on a device: forward, both gradients, update.
 
-A layer is timed as a cell of its own, by the functions that training calls, fed with
-what it gets in the first step: the real output of the layer before and the real
-gradient of the layer behind. The call of a function from Python takes as long as a
-small layer, so a `Chain` calls it many times within one graph, and what the chain
-itself takes is measured and subtracted.
+Layers are timed where they stand in a training step: as stages of a pipeline on one
+device, which measures its actions. There they find caches and memory as they do in
+training; a layer that is called over and over does not. What a stage costs besides its
+layer is taken out: the same is measured of all layers as one stage, and each layer's
+times are scaled to add up to those.
 
-The gradients are timed behind their forward, and are what that takes longer than the
-forward alone: TensorFlow picks kernels for a graph as a whole, and for the gradient of
-a pooling, say, one that is many times as fast if the pooling is there too.
-
-A layer that is called over and over finds its weights and buffers in the cache, as it
-does not in a network. So all layers are timed once more as one cell, and each layer's
-times are scaled to add up to those of the cell.
+Stages that work at the same time share more than links: the cores of a host its memory
+and last cache. So as many copies of the network are timed at once as there are devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Sequence
-from typing import TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tfpipe.input.base import Input
 from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.lazy import tf
+from tfpipe.optimizers.state import STEP
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
-from tfpipe.pipeline.cell import Cell, flat_args, make_cells, make_gradients
-from tfpipe.pipeline.cell_function import CellCall, Sums
-from tfpipe.pipeline.cell_gradient import CellGradient
-from tfpipe.pipeline.micro_batch import micro_batch_size, split
-from tfpipe.pipeline.pipeline import declared_weights
-from tfpipe.program.chain import Call, Chain, Clock, call_secs
-from tfpipe.structure import static_shape
+from tfpipe.pipeline.micro_batch import micro_batch_size
+from tfpipe.pipeline.pipeline import Pipeline, declared_weights
+from tfpipe.program.run import tensor_specs
+from tfpipe.schedule.action import Action
+from tfpipe.schedule.generate import finish
+from tfpipe.schedule.schedule import Schedule
 
-Chains: TypeAlias = "list[Chain | None]"
-"""F; F and B; F, B and W; F and both gradients at once. None: as without the last."""
+ROUNDS = 3
+"""Rounds over all that is measured, so that a slow minute of the machine meets all."""
+STEPS = 5
+"""Steps of a round; the first of them warms up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,276 +48,218 @@ class Profile:
 
   Attributes:
     times: of each layer, scaled to add up to `whole`.
-    border_bytes: of what each layer hands on.
-    num_timed: layers that were timed; the others equal one of them.
-    alone: seconds of F, B, W, and of one function that gives both gradients: the sums
-      over the layers, each timed alone.
-    whole: the same of all layers as one cell.
+    alone: seconds of F, B, W and BW: the sums over the layers as stages.
+    whole: the same of all layers as one stage.
   """
 
   times: LayerTimes
-  border_bytes: tuple[int, ...]
-  num_timed: int
   alone: tuple[float, ...]
   whole: tuple[float, ...]
 
 
-def profile(params: Params, device: str, clock: Clock = time.perf_counter) -> Profile:
-  """Times the layers of a run on a device.
+class Measured(NamedTuple):
+  """Medians over steps, micro-batches and copies.
+
+  Attributes:
+    secs: of an action, by its kind and stage.
+    end: seconds from the last action to the end of the step.
+  """
+
+  secs: dict[tuple[str, int], float]
+  end: float
+
+
+KINDS = ("F", "B", "W", "BW")
+
+
+def profile(params: Params, devices: Sequence[str]) -> Profile:
+  """Times the layers of a run.
 
   With several micro-batches, the weight gradient includes its addition to the sum. The
   forward is one that keeps all that the gradients read, whatever `pipeline.remat` is.
 
   Args:
-    params: of the run; of `pipeline`, only `num_micro_batches` and `xla` matter.
-    device: its full name.
-    clock: gives seconds.
+    params: of the run; of `pipeline`, only `num_micro_batches`, `intra_op_threads` and
+      `xla` matter.
+    devices: full names; on each a copy of the network is timed, all at once.
 
   Raises:
     ValueError, LookupError: the Params are not allowed, or the data is not there.
   """
   placement.keep_bits()  # as a run does: other options make other graphs
-  subject = _Subject(params, device)
-  count = len(subject.layers)
-  cells, of_layers = subject.chains([(i, i + 1) for i in range(count)])
-  _, of_whole = subject.chains([(0, count)])
-  update = subject.update_chain(params)
-  *found, whole, (update_secs, *_) = _secs(
-    [*of_layers, *of_whole, [update, None, None, None]], device, clock
-  )
-  alone = [sum(column) for column in zip(*found, strict=True)]
-  factors = [a / b if b else 1.0 for a, b in zip(whole, alone, strict=True)]
-  layers = []
-  for layer, share, times in zip(subject.layers, subject.shares(), found, strict=True):
-    scaled = [a * b for a, b in zip(factors, times, strict=True)]
-    layers.append(LayerTime(layer.name, *scaled[:3], update=share * update_secs))
+  source: Input = params.input.Instantiate()
+  batch = next(iter(source.dataset()))
+  layers = params.task.Instantiate().Layers()
+  ranges = [(i, i + 1) for i in range(len(layers))]
+  subjects = [
+    [_Subject(params, source, device, own, splits=splits) for device in devices]
+    for own in (ranges, [(0, len(layers))])
+    for splits in (True, False)
+  ]
+  apart, apart_at_once, one, one_at_once = measure(subjects, batch)
+  stages = apart.secs | apart_at_once.secs
+  whole = one.secs | one_at_once.secs
+  update = min(one.end, update_secs(subjects[2]))
+  names = [layer.name for layer in layers]
+  alone = [sum(stages[kind, i] for i in range(len(names))) for kind in KINDS]
+  factors = {
+    kind: whole[kind, 0] / own if own else 1.0
+    for kind, own in zip(KINDS, alone, strict=True)
+  }
+  times = []
+  for i, (name, share) in enumerate(zip(names, subjects[0][0].shares(), strict=True)):
+    f, b, w, both = (factors[kind] * stages[kind, i] for kind in KINDS)
+    times.append(LayerTime(name, f, b, w, share * update, both))
+  rows = micro_batch_size(source.params.batch_size, params.pipeline.num_micro_batches)
   return Profile(
-    times=LayerTimes(describe(device), subject.rows, tuple(layers)),
-    border_bytes=tuple(map(_border_bytes, cells)),
-    num_timed=len(set(map(id, of_layers))),
-    alone=tuple(alone),
-    whole=tuple(whole),
+    LayerTimes(describe(devices), rows, tuple(times), one.end - update),
+    tuple(alone),
+    tuple(whole[kind, 0] for kind in KINDS),
   )
 
 
-def _secs(parts: Sequence[Chains], device: str, clock: Clock) -> list[list[float]]:
-  """Measures each chain once; gives F, B, W and both gradients at once."""
-  chains = list(dict.fromkeys(c for part in parts for c in part if c is not None))
-  found = dict(zip(chains, call_secs(chains, device, clock), strict=True))
-  rows = []
-  for forward, with_b, with_w, at_once in parts:
-    f = found[forward] if forward else 0.0
-    b = found[with_b] if with_b else f
-    w = found[with_w] if with_w else b
-    both = found[at_once] if at_once else f
-    rows.append([f, max(0.0, b - f), max(0.0, w - b), max(0.0, both - f)])
-  return rows
-
-
-def describe(device: str) -> str:
-  """Says what a device is: its name, its make if known, and its threads."""
-  name = device.rpartition("device:")[2]
+def describe(devices: Sequence[str]) -> str:
+  """Says what the devices are: their names, their make if known, and their threads."""
+  name = ", ".join(device.rpartition("device:")[2] for device in devices)
   if not name.startswith("CPU"):
     physical = next(iter(tf.config.list_physical_devices(name.partition(":")[0])))
     make = tf.config.experimental.get_device_details(physical).get("device_name")
     return f"{name}, {make}" if make else name
   threads = tf.config.threading.get_intra_op_parallelism_threads()
-  return f"{name}, {threads or 'all'} thread{'' if threads == 1 else 's'}"
+  each = " each" if len(devices) > 1 else ""
+  return f"{name}, {threads or 'all'} thread{'' if threads == 1 else 's'}{each}"
 
 
 class _Subject:
-  """A network, its weights and its first micro-batch on a device.
+  """A network on a device, cut into stages that all run there.
 
   Attributes:
-    layers: in order.
-    rows: of the micro-batch.
+    actions: in order, what a step reports the times of.
   """
 
-  def __init__(self, params: Params, device: str) -> None:
+  def __init__(
+    self,
+    params: Params,
+    source: Input,
+    device: str,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    splits: bool,
+  ) -> None:
     task = params.task.Instantiate()
-    self._device = device
-    self._fields = task.INPUT_FIELDS
-    self.layers = [layer.Instantiate() for layer in task.Layers()]
-    number = params.pipeline.num_micro_batches
-    self._adds = number > 1
-    self._execution = Execution(
-      serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
+    self._layers = [layer.Instantiate() for layer in task.Layers()]
+    pipe = params.pipeline
+    self._pipeline = Pipeline(
+      self._layers,
+      ranges,
+      schedule(len(ranges), pipe.num_micro_batches, splits=splits),
+      [device],
+      input_fields=task.INPUT_FIELDS,
+      seed=params.train.seed,
+      execution=Execution(serial=pipe.intra_op_threads == 1, xla=pipe.xla),
     )
-    source: Input = params.input.Instantiate()
-    self.rows = micro_batch_size(source.params.batch_size, number)
-    batch = next(iter(source.dataset()))
-    declared = declared_weights(self.layers)
-    self._trainable = {name for name, w in declared.items() if w.trainable}
-    with tf.device(device):
-      self._micro_batch = split(batch, number)[0]
-      self._weights = {
-        name: weight.init.values(name, weight.shape, params.train.seed)
-        for name, weight in declared.items()
+    self._device = device
+    self._learner = params.task.learner.Instantiate()
+    self._learner.create_state(self._pipeline.trainable(), self._pipeline.l2_names())
+    self._function = self._pipeline.train_function(
+      self._learner, tensor_specs(source), timed=True
+    )
+    self.actions = self._pipeline.timed_actions()
+
+  def step(self, batch: Any) -> tuple[np.ndarray, float]:
+    """Trains on a mini-batch; gives start and end of each action, and the end."""
+    outputs = self._function(batch)
+    return outputs["times"].numpy(), float(outputs["end"])
+
+  def update_function(self) -> Any:
+    """Gives a function that only updates the weights, with some gradients."""
+    with tf.device(self._device):
+      gradients = {
+        name: tf.fill(weight.shape, 1e-3)
+        for name, weight in self._pipeline.trainable().items()
       }
 
-  def chains(
-    self, ranges: Sequence[tuple[int, int]]
-  ) -> tuple[list[Cell], list[Chains]]:
-    """Makes the chains of each cell of a cut.
+    def update() -> tf.Tensor:
+      self._learner.apply(gradients, tf.ones([]))
+      return self._learner.state()[STEP].read_value()
 
-    Returns:
-      the cells; their chains, the same list for equal cells.
-    """
-    specs = {n: tf.TensorSpec(t.shape, t.dtype) for n, t in self._micro_batch.items()}
-    inputs = [specs[name] for name in self._fields]
-    cells = make_cells(
-      self.layers,
-      ranges,
-      tuple(inputs) if len(inputs) > 1 else inputs[0],
-      specs,
-      execution=self._execution,
-    )
-    gradients = make_gradients(cells, self._trainable)
-    known: dict[CellGradient, Chains] = {}
-    chains: list[Chains] = []
-    dys: list[tf.Tensor] = []
-    with tf.device(self._device):
-      args = self._forward(cells)
-      for cell, gradient in zip(cells[::-1], gradients[::-1], strict=True):
-        values = args.pop()
-        kept = _call(gradient.forward, values)[cell.function.num_outputs :]
-        found = _call(gradient.input_gradient, [*values, *kept, *dys])
-        if gradient not in known:
-          known[gradient] = self._parts(
-            gradient, cell.function.num_outputs, values, dys, has_b=bool(found)
-          )
-        chains.append(known[gradient])
-        dys = found[: gradient.num_dxs]
-    return cells, chains[::-1]
-
-  def _forward(self, cells: Sequence[Cell]) -> list[list[tf.Tensor]]:
-    """Runs the cells; gives the arguments of each."""
-    tensors = [self._micro_batch[name] for name in self._fields]
-    args = []
-    for cell in cells:
-      weights = [self._weights[name] for name in cell.weight_names()]
-      keys, zero = (tf.zeros(n, tf.int64) for n in ([len(cell.seed_names())], []))
-      side = {name: self._micro_batch[name] for name in cell.side}
-      args.append(flat_args(weights, (keys, zero, zero), tensors, side))
-      tensors = cell.function.outputs(_call(cell.function.forward, args[-1])).tensors
-    return args
-
-  def _parts(
-    self,
-    gradient: CellGradient,
-    num_outputs: int,
-    args: Sequence[tf.Tensor],
-    dys: Sequence[tf.Tensor],
-    *,
-    has_b: bool,
-  ) -> Chains:
-    """Makes the chains of a cell; arguments as of `_Calls`."""
-    weights = gradient.weights
-    sums = [tf.zeros_like(args[place]) for place in weights if self._adds]
-    calls = _Calls(gradient, num_outputs, len(args), len(dys))
-
-    def chain(call: Call) -> Chain:
-      return Chain(call, [*args, *dys, *sums], device=self._device)
-
-    return [
-      chain(calls.forward),
-      chain(calls.input_gradient) if has_b else None,
-      chain(calls.apart) if weights else None,
-      chain(calls.at_once) if has_b or weights else None,
-    ]
-
-  def update_chain(self, params: Params) -> Chain:
-    """Makes the chain of updates of all weights."""
-    learner = params.task.learner.Instantiate()
-    declared = declared_weights(self.layers)
-    names = sorted(self._trainable)
-    with tf.device(self._device):
-      weights = {name: tf.Variable(self._weights[name]) for name in names}
-      gradients = [tf.fill(declared[name].shape, 1e-3) for name in names]
-      learner.create_state(weights, [name for name in names if declared[name].l2])
-
-    def update(sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-      report = learner.apply(dict(zip(names, sums, strict=True)), tf.ones([]))
-      return tf.nest.flatten(report)
-
-    return Chain(update, gradients, device=self._device)
+    return tf.function(update, autograph=False).get_concrete_function()
 
   def shares(self) -> list[float]:
     """Gives each layer's part of the trained weights."""
     sizes = [
       sum(math.prod(w.shape) for w in declared_weights([layer]).values() if w.trainable)
-      for layer in self.layers
+      for layer in self._layers
     ]
     return [size / sum(sizes) for size in sizes]
 
 
-class _Calls:
-  """What training computes of a micro-batch in a cell, as the pipeline orders it.
+def schedule(num_stages: int, num_micro_batches: int, *, splits: bool) -> Schedule:
+  """Gives the order on one device: each micro-batch forward and back, then the next.
 
-  The values that each takes are a forward's arguments, upstream gradients, and sums of
-  weight gradients if they are added up.
+  Args:
+    num_stages: all on device 0.
+    num_micro_batches: of a step.
+    splits: whether the gradient of the weights is an action of its own.
   """
-
-  def __init__(
-    self, gradient: CellGradient, num_outputs: int, num_args: int, num_dys: int
-  ) -> None:
-    self._gradient = gradient
-    self._num_outputs = num_outputs
-    self._num_args = num_args
-    self._num_dys = num_dys
-
-  def forward(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Computes F."""
-    return _call(self._gradient.forward, values[: self._num_args])
-
-  def input_gradient(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Computes F and B."""
-    outputs, known = self._begin(values)
-    return [*outputs, *_call(self._gradient.input_gradient, known)]
-
-  def apart(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Computes F, B and W."""
-    outputs, known = self._begin(values)
-    found = _call(self._gradient.input_gradient, known)
-    count = self._gradient.num_dxs
-    dxs, carried = found[:count], found[count:]
-    known = _after(found or outputs, [*known, *carried])
-    dweights = _call(self._gradient.weight_gradient, known, self._sums(values))
-    return [*outputs, *dxs, *dweights]
-
-  def at_once(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Computes F, and both gradients by one function."""
-    outputs, known = self._begin(values)
-    return [*outputs, *_call(self._gradient.backward, known, self._sums(values))]
-
-  def _begin(
-    self, values: Sequence[tf.Tensor]
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Computes F; gives its outputs, and what the gradients are computed from."""
-    flat = self.forward(values)
-    outputs, kept = flat[: self._num_outputs], flat[self._num_outputs :]
-    args = values[: self._num_args]
-    dys = values[self._num_args :][: self._num_dys]
-    return outputs, [*args, *kept, *_after(outputs, dys)]
-
-  def _sums(self, values: Sequence[tf.Tensor]) -> Sums:
-    return list(values[self._num_args + self._num_dys :]) or None
+  stages = range(num_stages)
+  actions = []
+  for m in range(num_micro_batches):
+    actions += [Action("F", stage, m) for stage in stages]
+    for kind in ("B", "W") if splits else ("BW",):
+      actions += [Action(kind, stage, m) for stage in reversed(stages)]
+  placement = [[0] * num_stages]
+  return finish("profiled", num_micro_batches, placement, [actions], remat=False)
 
 
-def _call(
-  function: CellCall, values: Sequence[tf.Tensor], sums: Sums = None
-) -> list[tf.Tensor]:
-  """Calls a function of a cell at once."""
-  return function(values, tf.zeros([], tf.int64), sums)[0]
+def measure(subjects: Sequence[Sequence[_Subject]], batch: Any) -> list[Measured]:
+  """Runs steps of each subject, its copies at the same time."""
+  steps: list[list[tuple[np.ndarray, float]]] = [[] for _ in subjects]
+  for _ in range(ROUNDS):
+    for copies, found in zip(subjects, steps, strict=True):
+      with ThreadPoolExecutor(len(copies)) as pool:
+        for own in pool.map(lambda s: [s.step(batch) for _ in range(STEPS)], copies):
+          found += own[1:]
+  return [
+    medians(copies[0].actions, found)
+    for copies, found in zip(subjects, steps, strict=True)
+  ]
 
 
-def _after(done: Sequence[tf.Tensor], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Hands tensors on when others are there, as the builder of a step does."""
-  with tf.control_dependencies([tf.identity(tensor) for tensor in done]):
-    return [tf.identity(tensor) for tensor in tensors]
+def medians(
+  actions: Sequence[Action], steps: Sequence[tuple[np.ndarray, float]]
+) -> Measured:
+  """Sums up what steps measured.
+
+  Args:
+    actions: in order.
+    steps: of each [actions, 2] seconds at which they started and ended, and the end.
+  """
+  last = max(action.micro_batch for action in actions)
+  secs: dict[tuple[str, int], list[float]] = {}
+  for times, _ in steps:
+    for action, (start, end) in zip(actions, times, strict=True):
+      # The first micro-batch has no sum to add its gradients to.
+      if action.micro_batch or not last or action.kind in ("F", "B"):
+        secs.setdefault((action.kind, action.stage), []).append(float(end - start))
+  ends = [end - float(np.max(times)) for times, end in steps]
+  return Measured(
+    {key: statistics.median(own) for key, own in secs.items()},
+    max(0.0, statistics.median(ends)),
+  )
 
 
-def _border_bytes(cell: Cell) -> int:
-  specs = tf.nest.flatten(cell.function.out_specs)
-  tensors = [spec for spec in specs if isinstance(spec, tf.TensorSpec)]
-  return sum(math.prod(static_shape(spec)) * spec.dtype.size for spec in tensors)
+def update_secs(copies: Sequence[_Subject]) -> float:
+  """Measures the update of all weights, of all copies at the same time."""
+
+  def secs(function: Any) -> list[float]:
+    found = []
+    for _ in range(ROUNDS * STEPS):
+      start = time.perf_counter()
+      function().numpy()
+      found.append(time.perf_counter() - start)
+    return found[1:]
+
+  functions = [subject.update_function() for subject in copies]
+  with ThreadPoolExecutor(len(functions)) as pool:
+    return statistics.median(x for own in pool.map(secs, functions) for x in own)
