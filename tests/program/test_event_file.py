@@ -30,6 +30,24 @@ def test_nothing_is_made_until_there_is_something_to_write(tf, tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_written_is_an_error_of_the_system(tf, tmp_path, monkeypatch):
+  file = EventFile(tmp_path)
+  file.scalars(1, {"loss": 1.0})
+
+  def full(record):
+    raise tf.errors.ResourceExhaustedError(None, None, "no space left on device")
+
+  monkeypatch.setattr(file._writer, "write", full, raising=False)
+  with pytest.raises(OSError, match=f"{tmp_path}: no space left on device"):
+    file.scalars(2, {"loss": 1.0})
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_system(tf, tmp_path):
+  (tmp_path / "train").write_text("a file")
+  with pytest.raises(OSError, match="train"):
+    EventFile(tmp_path / "train").scalars(1, {"loss": 1.0})
+
+
 def test_two_files_of_one_folder_have_names_of_their_own(tf, tmp_path):
   for step in (1, 2):
     EventFile(tmp_path).scalars(step, {"loss": 0.0})

@@ -124,8 +124,7 @@ def test_rates_follow_from_examples_and_costs():
     TEXT, ["train.hardware=p100", "pipeline.num_micro_batches=4"]
   )
   plan = plan_lib.make(params)
-  specs = params.input.Instantiate().specs()
-  found = monitor.rates(params, plan, specs, examples_per_sec=8.0)
+  found = monitor.rates(params, plan, examples_per_sec=8.0, tokens=20)
   # Batches of 4 rows of 5 tokens, 2 devices of 9.3 TFLOP/s.
   flops = 2 * 3 * 4 * sum(cost.matmul_flops for cost in plan.costs)
   assert found == pytest.approx(
@@ -141,19 +140,34 @@ def test_rates_follow_from_examples_and_costs():
 def test_the_flops_of_a_transformer_are_those_of_its_products():
   params = training.trainer.model_params(TEXT, ["task.num_heads=1"])
   plan = plan_lib.make(params)
-  specs = params.input.Instantiate().specs()
-  found = monitor.rates(params, plan, specs, examples_per_sec=4.0)
+  found = monitor.rates(params, plan, examples_per_sec=4.0)
   # Per step: 20 tokens; projections, attention over 5 tokens, feed-forward, softmax.
   macs = 20 * (4 * 8 * 8 + 2 * 5 * 8 + 2 * 8 * 16 + 8 * 11)
   assert found["flops/s"] == 3 * 2 * macs
   assert "mfu" not in found  # nobody said what the devices are
 
 
-def test_images_have_no_tokens():
-  params = training.trainer.model_params(IMAGE, [])
-  specs = params.input.Instantiate().specs()
-  found = monitor.rates(params, plan_lib.make(params), specs, examples_per_sec=1.0)
-  assert set(found) == {"step_secs", "flops/s"}
+@pytest.mark.parametrize(
+  ("name", "tokens", "names"),
+  [
+    (IMAGE, 0, {"step_secs", "flops/s"}),
+    (TEXT, 20, {"step_secs", "flops/s", "tokens/s"}),
+    # Of another shape than was planned for, whose FLOPs are not known.
+    (TEXT, 12, {"step_secs", "tokens/s"}),
+  ],
+)
+def test_tokens_are_those_of_the_batches_that_came(tf, tmp_path, name, tokens, names):
+  run = training.make_run(name)
+  seen = Monitor(run, tmp_path)
+  batch = next(iter(run.input.dataset()))
+  if name == TEXT:
+    batch = {field: tensor[:, : tokens // 4] for field, tensor in batch.items()}
+  assert len(list(seen.watched(iter([batch] * 3)))) == 3
+  update = dict.fromkeys(("param_norm", "update_norm", "consecutive_skips"), 0)
+  found = seen.values(update, 3.0 * run.input.params.batch_size)
+  assert names == found.keys() & {"step_secs", "flops/s", "tokens/s"}
+  if tokens:
+    assert found["tokens/s"] == pytest.approx(3 * tokens)
 
 
 def test_waiting_is_the_mean_over_the_batches_since_the_last_time(

@@ -52,6 +52,7 @@ def test_characters_are_shown_as_text_with_its_lines(tf):
   ids = tf.constant([[0, 42, 1, 43]], tf.int32)  # none, H, newline, I
   found = samples.texts(source, {"ids": ids, "weights": tf.zeros([1, 4])})
   assert found == {"ids": ["    H\n    I"]}
+  assert not samples.is_text(tf.zeros([2, 3])), "weights"
 
 
 def test_ids_without_characters_are_shown_as_they_are(tf):

@@ -29,7 +29,10 @@ _SESSION_START = bytes([3 << 3 | 2])
 
 
 class EventFile:
-  """Appends to an event file in a folder; both are made when there is something."""
+  """Appends to an event file in a folder; both are made when there is something.
+
+  What writes raises OSError if it cannot.
+  """
 
   def __init__(self, folder: pathlib.Path) -> None:
     self._folder = folder
@@ -73,6 +76,12 @@ class EventFile:
     self._write(0, [_v1().Summary.Value(tag=tag, metadata=metadata)])
 
   def _write(self, step: int, values: Sequence[Any]) -> None:
+    try:
+      self._append(step, values)
+    except tf.errors.OpError as error:
+      raise OSError(f"{self._folder}: {error.message}") from error
+
+  def _append(self, step: int, values: Sequence[Any]) -> None:
     event, now = _v1().Event, time.time()
     if self._writer is None:
       self._folder.mkdir(parents=True, exist_ok=True)

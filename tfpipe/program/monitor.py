@@ -6,6 +6,7 @@ All of it goes to event files for TensorBoard, below the run's folder: `train` a
 
 from __future__ import annotations
 
+import math
 import pathlib
 import resource
 import sys
@@ -48,7 +49,8 @@ class Monitor:
     self._run = run
     self._files = {kind: EventFile(logdir / kind) for kind in ("train", "eval")}
     self._root = EventFile(logdir)
-    self._waited, self._waits = 0.0, 0
+    self._planned_tokens = _planned_tokens(run.input.specs())
+    self._restart()
 
   def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
     """Yields batches, and measures how long each is waited for."""
@@ -56,9 +58,10 @@ class Monitor:
       asked = time.monotonic()
       batch = next(batches, None)
       self._waited += time.monotonic() - asked
-      self._waits += 1
       if batch is None:
         return
+      self._waits += 1
+      self._tokens += _num_tokens(batch)
       yield batch
 
   def start(self, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -70,7 +73,7 @@ class Monitor:
       what is predicted, by name.
     """
     run, file = self._run, self._files["train"]
-    self._waited, self._waits = 0.0, 0
+    self._restart()
     self._root.hparams(hparams(run.params))
     for name, pictures in samples.images(batch).items():
       file.images(run.step, f"input/{name}", pictures)
@@ -101,9 +104,13 @@ class Monitor:
     values["skips"] = int(update["consecutive_skips"])
     if self._waits:
       values["data_wait_secs"] = self._waited / self._waits
-      self._waited, self._waits = 0.0, 0
-    if examples_per_sec:
-      values |= rates(run.params, run.plan, run.input.specs(), examples_per_sec)
+    if self._waits and examples_per_sec:
+      tokens = self._tokens / self._waits
+      planned = tokens == self._planned_tokens
+      values |= rates(
+        run.params, run.plan, examples_per_sec, tokens, as_planned=planned
+      )
+    self._restart()
     return values | _memory(run.devices)
 
   def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -123,9 +130,18 @@ class Monitor:
     self._files["train"].scalars(step, values)
     return values
 
+  def _restart(self) -> None:
+    """Begins to measure anew."""
+    self._waited, self._waits, self._tokens = 0.0, 0, 0
+
 
 def rates(
-  params: Params, plan: Plan, specs: Mapping[str, ArraySpec], examples_per_sec: float
+  params: Params,
+  plan: Plan,
+  examples_per_sec: float,
+  tokens: float = 0.0,
+  *,
+  as_planned: bool = True,
 ) -> dict[str, float]:
   """Gives the speed of training in all units that have a meaning for the run.
 
@@ -136,22 +152,22 @@ def rates(
   Args:
     params: of the run; `train.hardware` says what the devices could do.
     plan: of the run.
-    specs: of a mini-batch.
     examples_per_sec: above 0.
+    tokens: of a mini-batch, padding included; 0 if it has none.
+    as_planned: whether mini-batches had the shape that was planned for; the FLOPs of
+      others are not known.
   """
   batch_size = params.input.batch_size
   steps_per_sec = examples_per_sec / batch_size
   values = {"step_secs": 1 / steps_per_sec}
-  tokens = [
-    s for s in specs.values() if s.dtype.startswith("int") and len(s.shape) == 2
-  ]
   if tokens:
-    values["tokens/s"] = examples_per_sec * tokens[0].shape[1]
+    values["tokens/s"] = tokens * steps_per_sec
   flops = _PASSES * sum(cost.matmul_flops for cost in plan.costs)
   flops *= params.pipeline.num_micro_batches
-  if flops:
-    values["flops/s"] = flops * steps_per_sec
-  if flops and params.train.hardware:
+  if not flops or not as_planned:
+    return values
+  values["flops/s"] = flops * steps_per_sec
+  if params.train.hardware:
     devices = len(set(plan.same_devices) or range(plan.schedule.num_devices))
     peak = hardware_lib.find(params.train.hardware).flops_per_sec
     values["mfu"] = values["flops/s"] / (devices * peak)
@@ -182,6 +198,18 @@ def _memory(devices: tuple[str, ...]) -> dict[str, float]:
       info = tf.config.experimental.get_memory_info(name)
       found[f"memory/device_{device}"] = info["peak"]
   return found
+
+
+def _num_tokens(batch: Mapping[str, Any]) -> int:
+  """Counts the ids of the first field that has rows of them."""
+  sizes = (math.prod(t.shape) for t in batch.values() if samples.is_text(t))
+  return next(sizes, 0)
+
+
+def _planned_tokens(specs: Mapping[str, ArraySpec]) -> int:
+  """Counts them as an input announces them."""
+  texts = (s for s in specs.values() if len(s.shape) == 2 and "int" in s.dtype)
+  return next((spec.size for spec in texts), 0)
 
 
 def _tag(name: str) -> str:

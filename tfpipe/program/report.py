@@ -79,6 +79,10 @@ class MetricsFile:
       if whole != content:
         self._path.write_bytes(whole)
 
+  def losses(self) -> dict[str, list[tuple[int, float]]]:
+    """Reads the losses written so far, by kind: steps and values."""
+    return self.curves().get("loss", {})
+
   def curves(self) -> Curves:
     """Reads what has been written so far; of a step that was repeated the last."""
     found: dict[str, dict[str, dict[int, float]]] = {}

@@ -46,12 +46,15 @@ def texts(source: Input, batch: Mapping[str, Any]) -> dict[str, list[str]]:
   """
   found = {}
   for name, tensor in batch.items():
-    if len(tensor.shape) == 2 and np.issubdtype(
-      tensor.dtype.as_numpy_dtype, np.integer
-    ):
+    if is_text(tensor):
       rows = np.asarray(tensor[:NUM_SAMPLES]).tolist()
       found[name] = [_code(_text(source, row)) for row in rows]
   return found
+
+
+def is_text(tensor: Any) -> bool:
+  """Says whether a field holds rows of ids."""
+  return len(tensor.shape) == 2 and tensor.dtype.is_integer
 
 
 def _text(source: Input, ids: list[int]) -> str:
