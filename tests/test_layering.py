@@ -37,6 +37,7 @@ BASE = {
   "plan_settings",
   "plan_text",
   "registry",
+  "saving",
   "schedule",
   "schedule_search",
   "simulate",

@@ -73,9 +73,13 @@ def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
   others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
+  # tests/test_saving.py
+  saving = {"save_interval_minutes", "keep_every_hours", "keep_best"}
+  saving |= {"warm_start", "warm_start_rules"}
   assert paths == {
     *_COUNTS,
     *(f"pipeline.{key}" for key in others),
+    *(f"train.{key}" for key in saving),
     "train.hardware",
   }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tfpipe import hardware, schedule
+from tfpipe import hardware, saving, schedule
 from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
@@ -87,8 +87,7 @@ def TrainParams() -> Params:
   p.Define("max_steps", 1000, "Mini-batches to train on.")
   p.Define("seed", 0, "Seed of start values, dropout and drop-path.")
   p.Define("log_interval_steps", 10, "Steps between lines of progress.")
-  p.Define("save_interval_steps", 500, "Steps between checkpoints.")
-  p.Define("keep_checkpoints", 3, "Number of newest checkpoints to keep.")
+  saving.define(p)
   p.Define(
     "hardware",
     "",
@@ -161,6 +160,7 @@ def check(p: Params) -> None:
     _check_count("train", p.train, key, 1)
   for key in ("max_steps", "eval_interval_steps", "seed"):
     _check_count("train", p.train, key, 0)
+  saving.check(p.train, evaluates=p.eval_input is not None)
   _check_hardware(p.train.hardware)
 
 

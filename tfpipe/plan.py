@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tfpipe import draft as draft_lib
-from tfpipe import memory, model, partition, units
+from tfpipe import memory, model, partition, saving, units
 from tfpipe.cost import LayerCost
 from tfpipe.draft import Draft
 from tfpipe.hardware import Hardware
@@ -107,7 +107,8 @@ def make(
   network = network or Network(p)
   if p.eval_input is not None:
     # What does not fit must not come to light after the training.
-    network.costs(p.pipeline.num_micro_batches, "eval_input")
+    costs = network.costs(p.pipeline.num_micro_batches, "eval_input")
+    saving.check_metric(p.train, costs[-1].out_shapes)
   draft = draft_lib.make(p.pipeline, network)
   rows, remat, same = draft.memory(), p.pipeline.remat, draft.same_devices
   other = "cell" if remat == "none" else "none"

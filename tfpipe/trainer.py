@@ -25,7 +25,7 @@ from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, profile, quiet, run_folder
+from tfpipe.program import checkpoint, profile, quiet, run_folder, warm_start
 from tfpipe.program.lock import lock
 from tfpipe.program.report import differences, first_screen, lists, show
 from tfpipe.program.run import Run
@@ -278,6 +278,7 @@ def _set_up(
   found = logdir.is_dir()
   if trains and found:
     held.enter_context(lock(logdir))
+  source = warm_start.find(params.train, logdir) if trains else None
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
     if trains:
@@ -286,11 +287,14 @@ def _set_up(
       params.eval_input.Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
-  restore_newest(run, logdir)
+  if not restore_newest(run, logdir) and source:
+    warm_start.take(run, source)
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock(logdir))
+    if checkpoint.paths(logdir):
+      raise ValueError(f"--logdir={logdir}: another process has just trained there")
   if trains:
     run_folder.write(logdir, params, plan)
   return trainer
@@ -309,13 +313,16 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
     sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
   if trainer is None:
     return
-  if FLAGS.mode == "eval":
-    trainer.evaluate()
-    return
   try:
-    trainer.train()
+    if FLAGS.mode == "eval":
+      trainer.evaluate()
+    else:
+      trainer.train()
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
+  except OSError as error:
+    where, why = error.filename or FLAGS.logdir, error.strerror or error
+    sys.exit(f"error: {where}: {why}; what was saved before is whole")
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:

@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -9,8 +11,16 @@ import time
 import numpy as np
 import pytest
 
+from tfpipe.cost import ArraySpec
 from tfpipe.program import checkpoint as checkpoint_lib
-from tfpipe.program.checkpoint import Checkpoint, check_matches, load, newest, save
+from tfpipe.program.checkpoint import (
+  Checkpoint,
+  check_matches,
+  load,
+  newest,
+  save,
+  save_best,
+)
 
 ARRAYS = {
   "weights/layer_0/w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -107,9 +117,12 @@ def test_a_failed_write_leaves_the_previous_checkpoint_as_it_was(tmp_path, monke
     raise OSError("No space left on device")
 
   monkeypatch.setattr(np, "savez", fail)
-  with pytest.raises(OSError, match="No space left"):
+  with pytest.raises(
+    OSError, match="step 8 could not be saved: No space left"
+  ) as error:
     save(tmp_path, make(8), keep=1)
-  assert [path.read_bytes() for path in checkpoint_lib.paths(tmp_path)] == [before]
+  assert error.value.filename == str(tmp_path)
+  assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 def _truncate(path):
@@ -257,15 +270,20 @@ def test_a_saver_killed_at_any_moment_leaves_a_complete_newest_checkpoint(
     assert (array == found.step).all()
 
 
+def needed():
+  return {name: ArraySpec(a.shape, a.dtype.name) for name, a in ARRAYS.items()}
+
+
 def test_the_very_entries_of_a_run_match():
-  check_matches(make(), {name: array.shape for name, array in ARRAYS.items()})
+  check_matches(make(), needed())
 
 
 def test_missing_unknown_and_misshapen_entries_are_all_named():
-  expected = {name: array.shape for name, array in ARRAYS.items()}
+  expected = needed()
   del expected["learner/step"]
-  expected["weights/layer_0/w"] = (3, 2)
-  expected["weights/layer_0/v"] = (4,)
+  expected["weights/layer_0/w"] = ArraySpec((3, 2))
+  expected["weights/layer_0/v"] = ArraySpec((4,))
+  expected["step"] = ArraySpec((), "int32")
   with pytest.raises(ValueError, match="of another model; nothing was") as error:
     check_matches(make(), expected)
   lines = str(error.value).splitlines()
@@ -274,4 +292,90 @@ def test_missing_unknown_and_misshapen_entries_are_all_named():
     "  missing: weights/layer_0/v (4,); did you mean 'weights/layer_0/w'?",
     "  not in this model: learner/step ()",
     "  weights/layer_0/w: (2, 3) in the checkpoint, (3, 2) in this model",
+    "  step: int64 in the checkpoint, int32 in this model",
   ]
+
+
+def test_equal_runs_write_equal_files(tmp_path):
+  first = save(tmp_path / "a", make(), keep=1).read_bytes()
+  assert save(tmp_path / "b", make(), keep=3).read_bytes() == first
+
+
+def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
+  save(tmp_path, make(5), keep=2)
+  forbidden = save(tmp_path, make(6), keep=2)
+  whole = pathlib.Path.open
+
+  def refuse(path, *arguments):
+    if path == forbidden:
+      raise PermissionError(13, "Permission denied", str(path))
+    return whole(path, *arguments)
+
+  monkeypatch.setattr(pathlib.Path, "open", refuse)
+  with pytest.raises(PermissionError, match=r"Permission denied: .*00006\.npz"):
+    newest(tmp_path)
+
+
+def test_a_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(
+  tmp_path, monkeypatch
+):
+  def refuse(path):
+    raise PermissionError(13, "Permission denied", str(path))
+
+  monkeypatch.setattr(os, "listdir", refuse)
+  with pytest.raises(PermissionError, match="Permission denied"):
+    newest(tmp_path)
+
+
+def saved_at(folder, hours, keep, every_hours):
+  """Saves steps at these times; gives the steps that are left."""
+  for step, hour in enumerate(hours, 1):
+    path = save(folder, make(step), keep, every_hours)
+    os.utime(path, (hour * 3600, hour * 3600))
+  return [int(path.stem[-8:]) for path in checkpoint_lib.paths(folder)]
+
+
+@pytest.mark.parametrize(
+  ("every_hours", "left"),
+  [
+    (0.0, [9, 10]),
+    # Saved at 1.0, 1.4, ... 4.6 hours: the first, then each an hour or more later.
+    (1.0, [1, 4, 7, 9, 10]),
+    (2.0, [1, 6, 9, 10]),
+    (100.0, [1, 9, 10]),
+    (0.1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+  ],
+)
+def test_one_of_so_many_hours_is_kept_beside_the_newest(tmp_path, every_hours, left):
+  hours = [1 + 0.4 * n for n in range(10)]
+  assert saved_at(tmp_path, hours, 2, every_hours) == left
+
+
+def test_a_clock_that_was_set_back_starts_the_hours_anew(tmp_path):
+  assert saved_at(tmp_path, [50, 50.5, 10, 10.5, 11.5, 11.6], 1, 1.0) == [1, 3, 5, 6]
+
+
+def test_the_best_is_one_file_beside_the_others_and_knows_why(tmp_path):
+  save(tmp_path, make(1), keep=1)
+  (tmp_path / "best.123.partial").write_bytes(b"half of it")
+  for step, value in ((1, 0.25), (2, 0.1 + 0.2)):
+    best = dataclasses.replace(make(step), score=("accuracy", value))
+    assert save_best(tmp_path, best) == tmp_path / "best.npz"
+    assert_equal(load(tmp_path / "best.npz"), best)
+  save(tmp_path, make(3), keep=1)
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    "best.npz",
+    "checkpoint-00000003.npz",
+  ]
+  found, _ = newest(tmp_path)
+  assert found is not None
+  assert (found.step, found.score) == (3, None)
+
+
+def test_a_checkpoint_without_a_score_in_it_is_one_of_an_earlier_version(tmp_path):
+  meta = {"step": 7, "experiment": "e", "params": "p", "num_entries": 1}
+  with (tmp_path / "checkpoint-00000007.npz").open("wb") as file:
+    np.savez(file, __meta__=np.array(json.dumps(meta)), w=np.zeros(3))
+  found, _ = newest(tmp_path)
+  assert found is not None
+  assert found.score is None

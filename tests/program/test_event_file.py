@@ -18,6 +18,13 @@ def test_scalars_are_points_of_their_tags(tf, tmp_path):
   assert np.isnan(found["loss"][1][1])
 
 
+def test_a_start_voids_what_an_earlier_one_had_from_its_step_on(tf, tmp_path):
+  EventFile(tmp_path).start(7)
+  event = events.read(tmp_path)[1]
+  assert event.step == 7
+  assert event.session_log.status == tf.compat.v1.SessionLog.START
+
+
 def test_an_event_is_in_the_file_as_soon_as_it_is_written(tf, tmp_path):
   file = EventFile(tmp_path)
   for step in range(3):

@@ -108,6 +108,8 @@ def test_a_run_that_goes_on_adds_to_its_curves(tf, trained):
   after = events.scalars(trained / "train")
   assert after["loss"][:-1] == before["loss"]
   assert after["loss"][-1][0] == 7
+  starts = [e.step for e in events.read(trained / "train") if e.session_log.status]
+  assert starts == [1, 7]
 
 
 def test_texts_are_shown_as_ids_where_no_characters_are_known(tf, tmp_path):

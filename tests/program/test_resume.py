@@ -84,8 +84,6 @@ def test_every_loss_printed_by_an_interrupted_run_is_that_of_one_never_interrupt
   training.train(parts, name, "train.max_steps=7", *overrides, *layout(1))
   training.train(parts, name, "train.max_steps=8", *overrides, *layout(2, "gpipe"))
   found = training.untimed(parts)
-  assert [record["step"] for record in found] == [1, 2, 3, 4, 5, 5, 6, 7, 8]
-  assert found.pop(4) == found[4]
   assert found == expected
 
 

@@ -38,6 +38,11 @@ class EventFile:
     self._folder = folder
     self._writer: Any = None
 
+  def start(self, step: int) -> None:
+    """Says that a run begins with this step; what it had from there on is void."""
+    start = _v1().SessionLog.START
+    self._write(step, session_log=_v1().SessionLog(status=start))
+
   def scalars(self, step: int, values: Mapping[str, float]) -> None:
     """Writes a point of each of these curves, by tag."""
     self._write(
@@ -75,13 +80,15 @@ class EventFile:
     tag = "_hparams_/session_start_info"
     self._write(0, [_v1().Summary.Value(tag=tag, metadata=metadata)])
 
-  def _write(self, step: int, values: Sequence[Any]) -> None:
+  def _write(self, step: int, values: Sequence[Any] = (), **fields: Any) -> None:
     try:
-      self._append(step, values)
+      if values:
+        fields["summary"] = _v1().Summary(value=values)
+      self._append(step, fields)
     except tf.errors.OpError as error:
       raise OSError(f"{self._folder}: {error.message}") from error
 
-  def _append(self, step: int, values: Sequence[Any]) -> None:
+  def _append(self, step: int, fields: Mapping[str, Any]) -> None:
     event, now = _v1().Event, time.time()
     if self._writer is None:
       self._folder.mkdir(parents=True, exist_ok=True)
@@ -92,8 +99,7 @@ class EventFile:
       self._writer = tf.io.TFRecordWriter(str(self._folder / name))
       first = event(wall_time=now, file_version="brain.Event:2")
       self._writer.write(first.SerializeToString())
-    summary = _v1().Summary(value=values)
-    written = event(wall_time=now, step=step, summary=summary)
+    written = event(wall_time=now, step=step, **fields)
     self._writer.write(written.SerializeToString())
     self._writer.flush()
 

@@ -74,6 +74,7 @@ class Monitor:
     """
     run, file = self._run, self._files["train"]
     self._restart()
+    file.start(run.step + 1)
     self._root.hparams(hparams(run.params))
     for name, pictures in samples.images(batch).items():
       file.images(run.step, f"input/{name}", pictures)

@@ -71,14 +71,6 @@ class MetricsFile:
     with self._path.open("a") as file:
       file.write(json.dumps(record, allow_nan=False) + "\n")
 
-  def mend(self) -> None:
-    """Cuts off the half line that a killed run may have left."""
-    if self._path.exists():
-      content = self._path.read_bytes()
-      whole = content[: content.rfind(b"\n") + 1]
-      if whole != content:
-        self._path.write_bytes(whole)
-
   def losses(self) -> dict[str, list[tuple[int, float]]]:
     """Reads the losses written so far, by kind: steps and values."""
     return self.curves().get("loss", {})

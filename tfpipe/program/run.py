@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tfpipe.cost import ArraySpec
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.params import Params
@@ -88,10 +89,19 @@ class Run:
     weights = {f"weights/{name}": v for name, v in self.pipeline.weights.items()}
     return {**weights, **self.learner.state(), "step": self.pipeline.step}
 
-  def checkpoint(self) -> Checkpoint:
-    """Copies the state to the host."""
+  def num_bytes(self) -> int:
+    """Gives the size of the state."""
+    return sum(spec.bytes for spec in _specs(self.state()).values())
+
+  def checkpoint(self, score: tuple[str, float] | None = None) -> Checkpoint:
+    """Copies the state to the host.
+
+    Args:
+      score: metric and value for which it is the best of its run.
+    """
     arrays = {name: np.asarray(v.numpy()) for name, v in self.state().items()}
-    return Checkpoint(self.step, arrays, self.params.name, self.params.ToText())
+    text = self.params.ToText()
+    return Checkpoint(self.step, arrays, self.params.name, text, score)
 
   def restore(self, checkpoint: Checkpoint) -> None:
     """Takes over a checkpoint, all of it or nothing.
@@ -104,10 +114,27 @@ class Run:
         f"the checkpoint is of experiment {checkpoint.experiment}, this run is of "
         f"{self.params.name}; give it a folder of its own"
       )
-    state = self.state()
-    check_matches(checkpoint, {n: static_shape(v) for n, v in state.items()})
-    for name, variable in state.items():
+    check_matches(checkpoint, _specs(self.state()))
+    for name, variable in self.state().items():
       variable.assign(checkpoint.arrays[name])
+
+  def weight_specs(self) -> dict[str, ArraySpec]:
+    """Gives shape and dtype of every weight by its name."""
+    return _specs(self.pipeline.weights)
+
+  def start_from(self, values: Mapping[str, np.ndarray]) -> None:
+    """Gives weights other start values, and to what starts as a copy of them.
+
+    Args:
+      values: name of a weight → value.
+    """
+    state = self.learner.state()
+    for name, value in values.items():
+      self.pipeline.weights[name].assign(value)
+      if name in self.learner.weight_names:
+        for entry, spec in self.learner.state_specs(name, value.shape).items():
+          if spec.initial is None:
+            state[entry].assign(value)
 
 
 def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:
@@ -115,3 +142,7 @@ def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:
   return {
     name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in source.specs().items()
   }
+
+
+def _specs(variables: Mapping[str, tf.Variable]) -> dict[str, ArraySpec]:
+  return {n: ArraySpec(static_shape(v), v.dtype.name) for n, v in variables.items()}

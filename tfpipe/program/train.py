@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfpipe.program import checkpoint as checkpoint_lib
-from tfpipe.program import run_page
+from tfpipe.program import metrics_cut, run_page
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.monitor import Monitor
 from tfpipe.program.profile import Profiler, Window
@@ -23,6 +23,7 @@ from tfpipe.program.report import (
   show,
 )
 from tfpipe.program.run import Run
+from tfpipe.program.saver import Saver
 from tfpipe.program.stop import StopSignal
 
 
@@ -70,12 +71,14 @@ class Trainer:
     self._evaluates = evaluates and run.eval_input is not None
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
-    self._first_step = self._saved_step = run.step
+    self._first_step = run.step
     # Steps that take longer, for a function is made for them.
     self._traced_at = {run.step + 1, profile.first - 1 if profile else 0}
+    self._saver = Saver(run, logdir)
     # What is wrong with the data is found here, before the first step.
     if trains:
-      self._metrics.mend()
+      if run.step < self._p.max_steps:
+        self._saver.check_space()
       batches = iter(run.input.dataset(start_step=run.step))
       self._batches = self._monitor.watched(batches)
     if self._evaluates and run.eval_input is not None:
@@ -86,16 +89,19 @@ class Trainer:
 
     Raises:
       FloatingPointError: an update was not finite and the learner's Params say stop.
+      OSError: a file could not be written; what was saved before is whole.
     """
     run, p = self._run, self._p
     step = run.step
+    metrics_cut.cut(self._logdir / "metrics.jsonl", step)
     if step >= p.max_steps:
       show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
     else:
       show("building the step; the first one takes longest")
     function = run.train_function()
+    self._catch_up(step)
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
-    with StopSignal() as stop:
+    with StopSignal() as stop, self._saver as saver:
       while step < p.max_steps and not stop.name:
         batch = next(self._batches, None)
         if batch is None:
@@ -105,6 +111,7 @@ class Trainer:
         if step - 1 == self._first_step:
           self._metrics.write("plan", step - 1, self._monitor.start(batch))
         outputs = self._step(function, step, batch)
+        saver.check()
         self._check(step, outputs)
         if step in self._traced_at:
           progress.restart(step)
@@ -112,14 +119,14 @@ class Trainer:
         if step % p.log_interval_steps == 0 or last:
           self._log(step, outputs, progress)
         self._line.step(step)
-        if step % p.save_interval_steps == 0:
-          self._save()
+        if saver.is_due(step):
+          saver.save()
         if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
-          self._save()
+          saver.save()
           self.evaluate()
           progress.restart(step)
       # Still within: a signal that comes now must not lose what it would save.
-      self._save()
+      saver.save()
     trained = step > self._first_step
     if trained:
       self._write_page()
@@ -142,6 +149,13 @@ class Trainer:
         self._metrics.write("profile", step, values)
     return outputs
 
+  def _catch_up(self, step: int) -> None:
+    """Makes the evaluation that a run killed after its last save did not come to."""
+    interval = self._p.eval_interval_steps
+    due = interval and step and step % interval == 0 and step < self._p.max_steps
+    if due and step not in dict(self._metrics.losses().get("eval", ())):
+      self.evaluate()
+
   def _write_page(self) -> None:
     """Writes the page of the run, `report.html`."""
     profiler = self._profiler
@@ -162,6 +176,8 @@ class Trainer:
       self._eval_function = self._run.eval_function()
     values = self._evaluated = evaluate(self._run, self._eval_function)
     step = self._run.step
+    # The record comes last: it says that nothing of this evaluation is left to do.
+    self._saver.save_if_best(values)
     self._metrics.write("eval", step, values)
     self._monitor.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
@@ -201,13 +217,3 @@ class Trainer:
     self._metrics.write("train", step, values)
     self._monitor.write("train", step, values)
     self._line.log(step, values, left)
-
-  def _save(self) -> None:
-    step = self._run.step
-    if step == self._saved_step:
-      return
-    path = checkpoint_lib.save(
-      self._logdir, self._run.checkpoint(), self._p.keep_checkpoints
-    )
-    self._saved_step = step
-    show(f"saved {path}")

@@ -1,0 +1,49 @@
+"""Disks without room: whatever the size at which it ends, nothing is lost."""
+
+import contextlib
+import resource
+
+import numpy as np
+import pytest
+
+from tfpipe.program.checkpoint import Checkpoint, newest, save, save_best
+
+
+def make(step):
+  # Larger and smaller than what zipfile and the file keep back before they write.
+  arrays = {"w": np.full(20_000, step, np.float32), "b": np.array(step)}
+  return Checkpoint(step, arrays, "e", "p" * 300, ("loss", 1.0))
+
+
+@contextlib.contextmanager
+def longest_file(num_bytes):
+  """Lets files of this process grow no longer: like a full disk, and real."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("write", [lambda f, c: save(f, c, keep=1), save_best])
+def test_a_file_that_cannot_be_written_to_its_end_loses_nothing(tmp_path, write):
+  path = write(tmp_path, make(1))
+  content = path.read_bytes()
+  for limit in [*range(0, len(content), len(content) // 40), len(content) - 1]:
+    with longest_file(limit), pytest.raises(OSError, match="step 2 could not be saved"):
+      write(tmp_path, make(2))
+    assert [left.name for left in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == content
+  with longest_file(len(content)):
+    write(tmp_path, make(2))
+
+
+def test_what_could_not_be_saved_is_saved_once_there_is_room(tmp_path):
+  save(tmp_path, make(1), keep=2)
+  with longest_file(1000), pytest.raises(OSError, match="File too large"):
+    save(tmp_path, make(2), keep=2)
+  save(tmp_path, make(2), keep=2)
+  found, damaged = newest(tmp_path)
+  assert found is not None
+  assert (found.step, damaged) == (2, [])

@@ -1,0 +1,59 @@
+"""`metrics.jsonl` cut back to where a run continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+from tfpipe.program.report import show
+
+
+def cut(path: pathlib.Path, step: int) -> None:
+  """Removes what was written of later steps, which will come again, and half lines.
+
+  The file is written anew aside and renamed: none of the other lines can be lost.
+
+  Args:
+    path: of the file; it may be missing.
+    step: the step that the run continues from.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  if not path.exists():
+    return
+  with path.open("ab"):
+    pass  # finds now whether what follows can be appended
+  lines = path.read_bytes().splitlines(keepends=True)
+  kept, later = [], 0
+  for line in lines:
+    found = _step(line)
+    if found is not None and found <= step:
+      kept.append(line)
+    elif found is not None:
+      later += 1
+  if len(kept) == len(lines):
+    return
+  aside = path.with_suffix(".partial")
+  with aside.open("wb") as file:
+    file.writelines(kept)
+    file.flush()
+    os.fsync(file.fileno())
+  aside.replace(path)
+  damaged = len(lines) - len(kept) - later
+  notes = [f"{later} lines of later steps"] if later else []
+  notes += [f"{damaged} damaged lines"] if damaged else []
+  show(f"{path} cut back to step {step}: {' and '.join(notes)} removed")
+
+
+def _step(line: bytes) -> int | None:
+  """Gives the step of a record, 0 if it is of none, and None if it is damaged."""
+  try:
+    record = json.loads(line)
+  except ValueError:
+    return None
+  if not isinstance(record, dict) or not line.endswith(b"\n"):
+    return None
+  step = record.get("step", 0)
+  return step if isinstance(step, int) else None
