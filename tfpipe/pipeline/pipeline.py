@@ -88,7 +88,7 @@ class Pipeline:
     batch: Batch,
     *,
     timed: bool = False,
-    measure_every: int = 1,
+    measure_every: int | None = None,
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces one synchronous training step.
 
@@ -97,7 +97,7 @@ class Pipeline:
       batch: specs [batch, ...] of the fields of a mini-batch.
       timed: whether a step reports when it did what.
       measure_every: the steps at whose multiples `update` tells norms of the update and
-        of the weights; these take time.
+        of the weights, which take time; None for never.
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
@@ -115,7 +115,9 @@ class Pipeline:
       moments = [value for pair in result.moments.values() for value in pair]
       finite = _all_finite([result.micro_batch_losses, *moments])
       weight = tf.where(finite, result.metrics["loss"][1], math.nan)
-      measure = (self.step.read_value() + 1) % measure_every == 0
+      measure = False
+      if measure_every:
+        measure = (self.step.read_value() + 1) % measure_every == 0
       update = learner.apply(result.gradient_sums, weight, measure)
       moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
