@@ -70,12 +70,12 @@ class Update:
       factor = self._clip_factor(norm)
       learning_rate = self._rate(first)
       skips = first.state[SKIPS] + 1
-    skips, norms = tf.cond(
+    skips, update_norm, param_norm = tf.cond(
       applied,
       lambda: self._assign(
         replicas, sums, l2_names, (divisor, factor, learning_rate, measure)
       ),
-      lambda: (skips, tf.zeros([2])),
+      lambda: (skips, tf.zeros([]), tf.zeros([])),
     )
     for replica in replicas:
       replica.state[SKIPS].assign(skips)
@@ -88,8 +88,8 @@ class Update:
         "clip_factor": tf.where(applied, factor, 0.0),
         "learning_rate": learning_rate,
         "l2_loss": l2_loss,
-        "update_norm": norms[0],
-        "param_norm": norms[1],
+        "update_norm": update_norm,
+        "param_norm": param_norm,
         "weight": weight,
         "nonfinite": nonfinite,
       }
@@ -219,7 +219,7 @@ class Update:
     sums: Sequence[Tensors],
     l2_names: Sequence[str],
     scalars: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Assigns the update to all variables.
 
     Args:
@@ -230,8 +230,8 @@ class Update:
         whether norms are asked for.
 
     Returns:
-      0, the consecutive skips; and float32 [2], the norms of what was added to all
-      weights and of the new weights, 0 if not asked for.
+      0, the consecutive skips; and the norms of what was added to all weights and of
+      the new weights, 0 if not asked for.
     """
     with tf.device(HOST):
       step = replicas[0].state[STEP] + 1
@@ -257,10 +257,9 @@ class Update:
           names += [weight for group in found for weight in group.names]
       replica.state[STEP].assign(step)
     order = list(replicas[0].weights)
-    sorted_halves = [_in_order(v, names, order) for v in zip(*halves, strict=True)]
+    moved, kept = (_in_order(v, names, order) for v in zip(*halves, strict=True))
     with tf.device(HOST):
-      norms = tf.stack([_norm(part) for part in sorted_halves])
-    return tf.zeros_like(step), norms
+      return tf.zeros_like(step), _norm(moved), _norm(kept)
 
   def _variables(self, replica: Replica, group: Group) -> list[tf.Variable]:
     """Lists each weight of a group, its slots, and its average if there is one."""
