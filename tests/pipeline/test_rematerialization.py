@@ -93,3 +93,22 @@ def test_a_stage_may_do_what_real_layers_do(tf, body):
   harness.assert_close(states[0], expected)
   for state in states[1:]:
     assert not harness.differences(state, states[0])
+
+
+@pytest.fixture
+def eagerly(tf):
+  """Lets `tf.function`s run eagerly, as people do to look for a fault."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.parametrize("body", toy_bodies.BODIES)
+def test_a_stage_does_the_same_while_functions_run_eagerly(tf, request, body):
+  network = toy_network(toy.Dense.Params(), body.Params(), toy.Regression.Params())
+  how = {"num_partitions": 2, "num_micro_batches": 2}
+  expected, _ = harness.train(tf, network, 2, **how)
+  request.getfixturevalue("eagerly")
+  for remat in ("none", "cell", "layer"):
+    state, _ = harness.train(tf, network, 2, remat=remat, **how)
+    assert not harness.differences(state, expected)

@@ -6,6 +6,7 @@ import pytest
 from tests.pipeline import harness
 from tests.pipeline.networks import NETWORKS
 from tfpipe import schedule
+from tfpipe.pipeline.clock import Clock
 
 CASES = [
   ("gpipe", 2, "cell", {}),
@@ -68,3 +69,19 @@ def test_times_are_seconds_of_the_step_itself(tf):
   first, second = training.step(batch), training.step(batch)
   assert first["end"] <= second["times"].min()
   assert second["times"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+  ("device", "clock"),
+  [("/device:GPU:0", "/device:CPU:0"), ("/device:CPU:2", "/device:CPU:2")],
+)
+def test_the_clock_of_the_host_waits_for_a_copy_from_the_device(tf, device, clock):
+  with tf.Graph().as_default() as graph:
+    with tf.device(device):
+      done = tf.identity(tf.zeros([]), name="done")
+    with tf.control_dependencies([done]):
+      Clock().read(device)
+  (call,) = [op for op in graph.get_operations() if op.type == "PartitionedCall"]
+  (after,) = [tensor.op for tensor in call.inputs]
+  assert (call.device, after.device) == (clock, device)
+  assert done.op in after.inputs[0].op.control_inputs

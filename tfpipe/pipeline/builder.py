@@ -13,14 +13,16 @@ So an action is one node. Nothing here knows the name of a schedule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
+from tfpipe.pipeline.bundle import pack, unpack
 from tfpipe.pipeline.call import call
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
-from tfpipe.pipeline.cell_function import CellCall, Sums
+from tfpipe.pipeline.cell_call import CellCall
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.schedule.action import Action
@@ -68,8 +70,11 @@ class StepBuilder:
     }
     # Evaluation has no backward.
     backward = any("B" in action.kind for action in self._order)
+    splits = any(action.kind == "W" for action in self._order)
     self._gradients = (
-      make_gradients(cells, trainable, remat_layers=remat_layers) if backward else []
+      make_gradients(cells, trainable, remat_layers=remat_layers, splits=splits)
+      if backward
+      else []
     )
 
   def keeps(self, stage: int, micro_batch: int) -> bool:
@@ -166,8 +171,8 @@ class _Step:
     arrived = [tensor for place in places for tensor in sent.get(place, [])]
     with tf.name_scope(_scope(action, action.micro_batch) + "clock/"):
       after = [_on(device, tensor) for tensor in [self._tokens[device], *arrived]]
-      with tf.device(device), tf.control_dependencies(after):
-        self._times.append(self._clock.read())
+      with tf.control_dependencies(after):
+        self._times.append(self._clock.read(device))
       with tf.control_dependencies(self._times[-1:]):
         self._tokens[device] = _on(device, after[0])
 
@@ -196,7 +201,11 @@ class _Step:
       return micro_batch.split({n: self._batch[n] for n in names}, self._num)
 
   def _read(self, copy: _Copy) -> list[tf.Tensor]:
-    """Reads a stage's weights, once for each of its copies, where they are."""
+    """Reads a stage's weights, once for each of its copies, where they are.
+
+    Returns:
+      the bundle of them, if there are any.
+    """
     names = self._b._cells[copy.stage].weight_names()
     found: dict[str, tf.Tensor] = {}
     variables = {name: self._b._weights[name] for name in names}
@@ -205,7 +214,8 @@ class _Step:
       read = self._b.reader(tuple(static_shape(v) for v in own.values()))
       with tf.device(device), tf.name_scope(f"stage{copy.stage}/weights"):
         found |= zip(own, read(*[v.handle for v in own.values()]), strict=True)
-    return [found[name] for name in names]
+    with tf.device(self._device(copy)):
+      return [pack([found[name] for name in names])] if names else []
 
   def _seed_keys(self, copy: _Copy) -> tf.Tensor:
     names = self._b._cells[copy.stage].seed_names()
@@ -222,11 +232,15 @@ class _Step:
     )
 
   def _run(
-    self, copy: _Copy, function: CellCall, values: Sequence[tf.Tensor], *sums: Sums
+    self,
+    copy: _Copy,
+    function: CellCall,
+    values: Sequence[tf.Tensor],
+    sums: Sequence[tf.Tensor] = (),
   ) -> list[tf.Tensor]:
     """Calls a function of a cell, after all that its device was given before."""
     device = self._device(copy)
-    found, self._tokens[device] = function(values, self._tokens[device], *sums)
+    found, self._tokens[device] = function(values, self._tokens[device], sums)
     return found
 
   def _forward(self, copy: _Copy, m: int) -> None:
@@ -258,7 +272,7 @@ class _Step:
   def _backward(self, copy: _Copy, m: int) -> None:
     gradient = self._b._gradients[copy.stage]
     values = self._with_dys(copy, m)
-    found = self._run(copy, gradient.backward, values, self._sums.get(copy))
+    found = self._run(copy, gradient.backward, values, self._sums.get(copy, ()))
     del self._calls[copy.stage, m]
     self._dys[copy.stage - 1, m] = found[: gradient.num_dxs]
     self._sums[copy] = found[gradient.num_dxs :]
@@ -273,7 +287,7 @@ class _Step:
   def _weight_gradient(self, copy: _Copy, m: int) -> None:
     function = self._b._gradients[copy.stage].weight_gradient
     values = self._calls.pop((copy.stage, m))
-    self._sums[copy] = self._run(copy, function, values, self._sums.get(copy))
+    self._sums[copy] = self._run(copy, function, values, self._sums.get(copy, ()))
 
   def _with_dys(self, copy: _Copy, m: int) -> list[tf.Tensor]:
     dys = self._dys.pop((copy.stage, m), [])
@@ -309,8 +323,10 @@ class _Step:
     uses: dict[str, list[tf.Tensor]] = {}
     for copy, sums in sorted(self._sums.items()):
       names = self._b._cells[copy.stage].weight_names()
-      places = self._b._gradients[copy.stage].weights
-      for place, value in zip(places, sums, strict=True):
+      gradient = self._b._gradients[copy.stage]
+      with tf.device(self._device(copy)):
+        values = unpack(sums[0], gradient.summed) if sums else []
+      for place, value in zip(gradient.weights, values, strict=True):
         uses.setdefault(names[place], []).append(value)
     sums = {}
     for name, values in uses.items():
@@ -321,21 +337,24 @@ class _Step:
   def _pooled_moments(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     pooled = {}
     for stage, by_micro_batch in self._moments.items():
-      names = [name for name, _ in self._b._cells[stage].moment_names()]
-      values = [tensor for m in range(self._num) for tensor in by_micro_batch[m]]
+      cell = self._b._cells[stage]
+      bundled = [tensor for m in range(self._num) for tensor in by_micro_batch[m]]
       device = self._device(_Copy(stage, 0))
       with tf.device(device), tf.name_scope(f"stage{stage}/moments"):
-        found = call(trace(self._pool, specs(values)), values)
+        pool_all = functools.partial(_pool, cell.function.moment_specs)
+        found = call(trace(pool_all, specs(bundled)), bundled)
+      names = [name for name, _ in cell.moment_names()]
       pooled |= zip(names, zip(found[::2], found[1::2], strict=True), strict=True)
     return pooled
 
-  def _pool(self, *values: tf.Tensor) -> list[tf.Tensor]:
-    """Pools (mean, variance, mean, ...) of all micro-batches, one after the other."""
-    count = len(values) // self._num
-    found = []
-    for place in range(0, count, 2):
-      found += pool(values[place::count], values[place + 1 :: count])
-    return found
+
+def _pool(own: Sequence[tf.TensorSpec], *bundled: tf.Tensor) -> list[tf.Tensor]:
+  """Pools (mean, variance, mean, ...) of all micro-batches, one after the other."""
+  values = [unpack(one, own) for one in bundled]
+  found = []
+  for place in range(0, len(own) if bundled else 0, 2):
+    found += pool([v[place] for v in values], [v[place + 1] for v in values])
+  return found
 
 
 _SCOPES = {

@@ -41,7 +41,6 @@ def call(
   args: Sequence[tf.Tensor],
   *,
   serial: bool = False,
-  xla: bool = False,
 ) -> list[tf.Tensor]:
   """Adds a call of a function without side effects to the graph under construction.
 
@@ -50,12 +49,9 @@ def call(
     args: its arguments.
     serial: whether its ops run one after the other, on one thread. That thread would be
       blocked by a call within: with as many such calls as threads, forever.
-    xla: whether it is compiled.
   """
   if not function.outputs:
     return []
-  if xla:
-    return list(function(*args))
   function.add_to_graph(tf.compat.v1.get_default_graph())
   found = tf.raw_ops.PartitionedCall(
     args=[*args, *function.captured_inputs],

@@ -59,7 +59,7 @@ def flat_args(
   """Lists the arguments of a cell's functions in their order.
 
   Args:
-    theta: weights.
+    theta: the bundle of its weights, if it has any.
     randomness: keys of the seeds, int64 [number of seeds]; number of the step; number
       of the micro-batch's first row in the mini-batch, both int64 scalars.
     inputs: what the stage before gives, or the batch.
@@ -69,7 +69,11 @@ def flat_args(
 
 
 def make_gradients(
-  cells: Sequence[Cell], trainable: Collection[str], *, remat_layers: bool = False
+  cells: Sequence[Cell],
+  trainable: Collection[str],
+  *,
+  remat_layers: bool = False,
+  splits: bool = True,
 ) -> list[CellGradient]:
   """Traces the gradients of consecutive cells, equal ones once, from last to first.
 
@@ -77,6 +81,7 @@ def make_gradients(
     cells: of a whole network; the last one gives metrics with `loss` among them.
     trainable: global names of the weights that learn.
     remat_layers: keep only the layers' inputs for the backward pass.
+    splits: whether B and W are called, not only both at once.
   """
   layers = [layer for cell in cells for layer in cell.layers]
   functions = [function for cell in cells for function in cell.function.layers]
@@ -104,7 +109,7 @@ def make_gradients(
     own = [next(rest) for _ in cell.layers]
     which = (cell.function, *own)
     if which not in made:
-      made[which] = CellGradient(cell.function, own, remat=remat_layers)
+      made[which] = CellGradient(cell.function, own, remat=remat_layers, splits=splits)
     gradients.append(made[which])
   return gradients
 

@@ -8,22 +8,22 @@ traced twice: a layer that is equal to another, or a cell. A `Wire` names a valu
     ("out", layer, n)     what a layer's forward gives: outputs, then what is kept
     ("dy", layer, n)      a gradient that reaches a layer; of layer -1, the cell's own
     ("carried", layer, n) what a layer's B carries to its W
+
+The weights cross the graph of a step as one `Bundle`, and so do the moments.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.call import Call, Execution, call
+from tfpipe.pipeline.bundle import Wire, bundles
+from tfpipe.pipeline.call import Call, Execution
+from tfpipe.pipeline.cell_call import CellCall, Item, Values, spec_of
 from tfpipe.pipeline.layer_function import LayerFunction
-from tfpipe.traced import Function, trace
-
-Wire: TypeAlias = tuple[str | int, ...]
-Sums: TypeAlias = "Sequence[tf.Tensor] | None"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CellOutputs:
   Attributes:
     tensors: the tensors of the border, flat.
     losses: losses of this cell to be minimized, sums over the micro-batch's examples.
-    moments: batch moments (mean, variance, mean, variance, ...), flat.
+    moments: bundle of batch moments (mean, variance, mean, variance, ...), or none.
   """
 
   tensors: list[tf.Tensor]
@@ -51,9 +51,10 @@ class CellFunction:
 
   Attributes:
     args: its arguments, see `cell.flat_args`, and
-    specs: their shapes and dtypes.
+    specs: shapes and dtypes of what they hold.
     given: its outputs.
     num_outputs: number of all tensors in `CellOutputs`.
+    moment_specs: what the bundle of moments holds.
     out_specs: nest of what the last layer returns: the inputs of the next cell.
   """
 
@@ -64,7 +65,10 @@ class CellFunction:
     self.execution = execution
     self.specs: dict[Wire, tf.TensorSpec] = {}
     self._wires = self._wire(side)
-    self.args: list[Wire] = [("arg", place) for place in range(len(self.specs))]
+    count = sum(layer.num_weights for layer in layers)
+    self.theta: list[Wire] = [("arg", place) for place in range(count)]
+    others: list[Item] = [("arg", place) for place in range(count, len(self.specs))]
+    self.args: list[Item] = [*bundles(self.theta), *others]
     last = layers[-1]
     self._num_tensors = last.num_tensors
     self._losses = self._outputs(lambda f: (f.num_tensors, f.num_losses))
@@ -72,10 +76,15 @@ class CellFunction:
       lambda f: (f.num_tensors + f.num_losses, 2 * len(f.moments))
     )
     end = len(layers) - 1
-    self.given: list[Wire] = [
+    self.given: list[Item] = [
       *[("out", end, place) for place in range(self._num_tensors)],
       *self._losses,
-      *self._moments,
+      *bundles(self._moments),
+    ]
+    self.moment_specs = [
+      spec_of(tensor)
+      for layer in layers
+      for tensor in layer.outputs[layer.num_tensors + layer.num_losses :]
     ]
     self.num_outputs = len(self.given)
     self.out_specs = last.out_specs
@@ -121,7 +130,7 @@ class CellFunction:
     return self.chain([layer.forward for layer in self.layers], self.given)
 
   def chain(
-    self, calls: Sequence[Call], wanted: Sequence[Wire], first: int = 0
+    self, calls: Sequence[Call], wanted: Sequence[Item], first: int = 0
   ) -> CellCall:
     """Makes a function that calls one of each layer, in order.
 
@@ -132,14 +141,14 @@ class CellFunction:
     """
     firsts = [0] * (len(calls) - 1) + [first]
 
-    def body(values: Values, _: Sums) -> list[tf.Tensor]:
+    def body(values: Values, _: object) -> list[tf.Tensor]:
       for index, part in enumerate(calls):
         found = values.call(part, self.reads(index, part))
         values.put("out", index, found, firsts[index])
-      return values.pick(wanted)
+      return []
 
     needed = [w for index, part in enumerate(calls) for w in self.reads(index, part)]
-    return CellCall(self, self.specs, self.args, needed, body)
+    return CellCall(self, self.specs, self.args, needed, wanted, body)
 
   def reads(self, index: int, part: Call, further: Sequence[Wire] = ()) -> list[Wire]:
     """Names what a layer's function reads of its arguments and what follows these."""
@@ -172,120 +181,3 @@ class CellFunction:
   def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
     """Puts the tensors of the border into the nest that the last layer returns."""
     return self.layers[-1].pack(tensors)
-
-
-class Values:
-  """The values of a cell while one of its functions is traced.
-
-  Attributes:
-    end: op of the last call of a layer's function; each waits for the one before.
-  """
-
-  def __init__(
-    self,
-    cell: CellFunction,
-    wires: Iterable[Wire],
-    tensors: Iterable[tf.Tensor],
-    start: tf.Operation,
-  ) -> None:
-    self._cell = cell
-    self._known = dict(zip(wires, tensors, strict=True))
-    self.end = start
-
-  def call(
-    self, part: Call, reads: Iterable[Wire], sums: Sums = None
-  ) -> list[tf.Tensor]:
-    """Calls a function of a layer."""
-    values = self.pick(reads)
-    with tf.control_dependencies([self.end]):
-      found = part(values, sums)
-    if found:
-      self.end = found[0].op
-    return found
-
-  def put(
-    self, kind: str, layer: int, tensors: Iterable[tf.Tensor], first: int = 0
-  ) -> None:
-    """Names values of a layer, in order."""
-    self._known |= {(kind, layer, n): t for n, t in enumerate(tensors, first)}
-
-  def pick(self, wires: Iterable[Wire]) -> list[tf.Tensor]:
-    """Gives values."""
-    return [self._get(wire) for wire in wires]
-
-  def _get(self, wire: Wire) -> tf.Tensor:
-    if wire[0] == "seeds" and wire not in self._known:
-      seeds = self._cell.seeds(self)
-      self._known |= {("seeds", layer): rows for layer, rows in enumerate(seeds)}
-    return self._known[wire]
-
-
-class CellCall:
-  """A function of a cell.
-
-  Args:
-    cell: the cell.
-    specs: dtype and shape of what is known.
-    known: what is known when it is called.
-    needed: what it reads of that; other values may be among them.
-    body: `Values` (and sums of weight gradients, or None) → what it gives.
-    summed: the gradients among what it gives last that are added to sums.
-  """
-
-  def __init__(
-    self,
-    cell: CellFunction,
-    specs: Mapping[Wire, tf.TensorSpec],
-    known: Sequence[Wire],
-    needed: Iterable[Wire],
-    body: Callable[..., list[tf.Tensor]],
-    summed: Sequence[tf.TensorSpec] = (),
-  ) -> None:
-    read = cell.sources(needed)
-    self._cell, self._body = cell, body
-    self._places = [place for place, wire in enumerate(known) if wire in read]
-    self._wires = [known[place] for place in self._places]
-    self._specs = [specs[wire] for wire in self._wires]
-    self._summed = list(summed)
-    self._functions: dict[bool, Function] = {}
-
-  def __call__(
-    self, values: Sequence[tf.Tensor], token: tf.Tensor, sums: Sums = None
-  ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Adds a call to the graph under construction.
-
-    Args:
-      values: as many of those known as there are; it is handed only what it reads.
-      token: int64 scalar; the call begins when it is there.
-      sums: of weight gradients; the call gives the new ones.
-
-    Returns:
-      what the call gives; the token when it has ended.
-    """
-    adds = sums is not None and bool(self._summed)
-    if adds not in self._functions:
-      self._functions[adds] = self._trace(adds=adds)
-    args = [values[place] for place in self._places]
-    if adds and sums is not None:
-      args += sums
-    xla = self._cell.execution.xla
-    *found, token = call(self._functions[adds], [token, *args], xla=xla)
-    return found, token
-
-  def _trace(self, *, adds: bool) -> Function:
-    count = len(self._wires)
-
-    def body(token: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
-      token = tf.identity(token)
-      values = Values(self._cell, self._wires, args[:count], token.op)
-      found = self._body(values, args[count:] if adds else None)
-      with tf.control_dependencies([values.end]):
-        return [*found, tf.identity(token)]
-
-    specs = [tf.TensorSpec([], tf.int64), *self._specs, *(self._summed if adds else [])]
-    return trace(body, specs, xla=self._cell.execution.xla)
-
-
-def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
-  """Gives shape and dtype of a traced tensor."""
-  return tf.TensorSpec(tensor.shape, tensor.dtype)

@@ -7,15 +7,10 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline.bundle import Bundle, Wire, bundles
 from tfpipe.pipeline.call import Call
-from tfpipe.pipeline.cell_function import (
-  CellCall,
-  CellFunction,
-  Sums,
-  Values,
-  Wire,
-  spec_of,
-)
+from tfpipe.pipeline.cell_call import CellCall, Item, Sums, Values, spec_of
+from tfpipe.pipeline.cell_function import CellFunction
 from tfpipe.pipeline.gradient import GradientKey
 
 
@@ -32,10 +27,17 @@ class CellGradient:
     dxs: for each input tensor, whether there is a gradient with respect to it.
     num_dxs: how many there are.
     weights: places in theta of the weights that have a gradient, in order.
+    summed: shapes and dtypes of these gradients.
+    kept: what is kept, as bundles: what only B reads can go before W.
   """
 
   def __init__(
-    self, cell: CellFunction, keys: Sequence[GradientKey], *, remat: bool
+    self,
+    cell: CellFunction,
+    keys: Sequence[GradientKey],
+    *,
+    remat: bool,
+    splits: bool,
   ) -> None:
     self._cell = cell
     self._remat = remat
@@ -58,7 +60,7 @@ class CellGradient:
       dys = self._name("dy", index, gradient.dys)
       self._name("carried", index, gradient.carried)
       self._known.append([*outputs[count:], *dys])
-    self._summed = [cell.specs["arg", place] for place in self.weights]
+    self.summed = [cell.specs["arg", place] for place in self.weights]
     self._dys = self._known[-1][len(layers[-1].kept) :]
     self._dxs: list[Wire] = [("dy", -1, n) for n in range(self.num_dxs)]
     self._forwards = (
@@ -71,20 +73,24 @@ class CellGradient:
       own = {wire for known in self._known for wire in known}
       again = self._reads([gradient.again for gradient in layers])
       read = {**again, **{wire: None for wire in read if wire not in own}}
-    self._kept = [wire for wire in read if wire[0] == "out"]
+    kept = [wire for wire in read if wire[0] == "out"]
+    late = self._reads([g.weight_gradient for g in layers]) if splits else {}
+    self.kept: list[Bundle] = [
+      *bundles([wire for wire in kept if wire not in late]),
+      *bundles([wire for wire in kept if wire in late]),
+    ]
 
   @functools.cached_property
   def forward(self) -> CellCall:
     """What gives the outputs, then what is kept."""
-    wanted = [*self._cell.given, *self._kept]
-    return self._cell.chain(self._forwards, wanted)
+    return self._cell.chain(self._forwards, [*self._cell.given, *self.kept])
 
   @functools.cached_property
   def recompute(self) -> CellCall:
     """What gives what is kept."""
     calls = [*self._forwards[:-1], self._layers[-1].again]
     count = len(self._cell.layers[-1].outputs)
-    return self._cell.chain(calls, self._kept, count)
+    return self._cell.chain(calls, self.kept, count)
 
   @functools.cached_property
   def backward(self) -> CellCall:
@@ -92,10 +98,9 @@ class CellGradient:
     calls = [gradient.backward for gradient in self._layers]
 
     def body(values: Values, sums: Sums) -> list[tf.Tensor]:
-      found = self._run(calls, values, sums, again=self._remat)
-      return [*values.pick(self._dxs), *found]
+      return self._run(calls, values, sums, again=self._remat)
 
-    return self._call(calls, (), body, self._summed)
+    return self._call(calls, (), self._dxs, body, self.summed)
 
   @functools.cached_property
   def input_gradient(self) -> CellCall:
@@ -104,9 +109,9 @@ class CellGradient:
 
     def body(values: Values, _: Sums) -> list[tf.Tensor]:
       self._run(calls, values, again=self._remat)
-      return values.pick([*self._dxs, *self._carried])
+      return []
 
-    return self._call(calls, (), body)
+    return self._call(calls, (), [*self._dxs, *self._carried], body)
 
   @functools.cached_property
   def weight_gradient(self) -> CellCall:
@@ -115,15 +120,16 @@ class CellGradient:
     return self._call(
       calls,
       self._carried,
+      (),
       lambda values, sums: self._run(calls, values, sums),
-      self._summed,
+      self.summed,
     )
 
   @functools.cached_property
-  def _carried(self) -> list[Wire]:
-    known = {*self._kept, *self._dys}
+  def _carried(self) -> list[Bundle]:
+    known = {*self._dys, *[wire for bundle in self.kept for wire in bundle.wires]}
     read = self._reads([gradient.weight_gradient for gradient in self._layers])
-    return [w for w in read if w[0] not in ("arg", "seeds") and w not in known]
+    return bundles([w for w in read if w[0] not in ("arg", "seeds") and w not in known])
 
   def _name(self, kind: str, layer: int, tensors: Iterable[tf.Tensor]) -> list[Wire]:
     """Names values of a layer, in order."""
@@ -184,11 +190,12 @@ class CellGradient:
   def _call(
     self,
     calls: Sequence[Call],
-    carried: Sequence[Wire],
-    body: Callable[..., list[tf.Tensor]],
+    carried: Sequence[Bundle],
+    given: Sequence[Item],
+    body: Callable[[Values, Sums], list[tf.Tensor]],
     summed: Sequence[tf.TensorSpec] = (),
   ) -> CellCall:
-    known = [*self._cell.args, *self._kept, *self._dys, *carried]
+    known: list[Item] = [*self._cell.args, *self.kept, *self._dys, *carried]
     again = self._reads([g.again for g in self._layers]) if self._remat else {}
     needed = {**again, **self._reads(calls)}
-    return CellCall(self._cell, self._specs, known, needed, body, summed)
+    return CellCall(self._cell, self._specs, known, needed, given, body, summed)
