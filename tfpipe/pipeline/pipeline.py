@@ -83,7 +83,12 @@ class Pipeline:
     return [n for n, w in self._declared.items() if w.l2 and w.trainable]
 
   def train_function(
-    self, learner: Learner, batch: Batch, *, timed: bool = False
+    self,
+    learner: Learner,
+    batch: Batch,
+    *,
+    timed: bool = False,
+    measure_every: int | None = None,
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces one synchronous training step.
 
@@ -91,6 +96,8 @@ class Pipeline:
       learner: has its state created for `trainable()`.
       batch: specs [batch, ...] of the fields of a mini-batch.
       timed: whether a step reports when it did what.
+      measure_every: the steps at whose multiples `update` tells norms of the update and
+        of the weights, which take time; None for never.
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
@@ -108,7 +115,10 @@ class Pipeline:
       moments = [value for pair in result.moments.values() for value in pair]
       finite = _all_finite([result.micro_batch_losses, *moments])
       weight = tf.where(finite, result.metrics["loss"][1], math.nan)
-      update = learner.apply(result.gradient_sums, weight)
+      measure = False
+      if measure_every:
+        measure = (self.step.read_value() + 1) % measure_every == 0
+      update = learner.apply(result.gradient_sums, weight, measure)
       moves = finite & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       self.step.assign_add(1)

@@ -69,9 +69,12 @@ class Run:
       a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
       alike.
     """
+    every = self.params.train.log_interval_steps
     return by_shape(
       self.input,
-      lambda specs: self.pipeline.train_function(self.learner, specs, timed=timed),
+      lambda specs: self.pipeline.train_function(
+        self.learner, specs, timed=timed, measure_every=every
+      ),
     )
 
   def eval_function(self) -> Any:
