@@ -21,6 +21,7 @@ BASE = {
   "experiment",
   "hardware",
   "knobs",
+  "layer_table",
   "layer_times",
   "memory",
   "model",

@@ -83,7 +83,26 @@ def test_every_parameter_is_checked():
     "train.deterministic",
     *(f"pipeline.{key}" for key in others),
     *(f"train.{key}" for key in saving | guards),
+    "train.hardware",
   }
+
+
+@pytest.mark.parametrize("name", ["", "a100_80gb", "cpu"])
+def test_hardware_that_is_known_or_not_told_is_allowed(name):
+  model.check(make().Set(**{"train.hardware": name}))
+
+
+@pytest.mark.parametrize(
+  ("value", "message"),
+  [
+    (3, "train.hardware=3: must be a name, or empty"),
+    ("a100", "'a100': .* is not one of .*; did you mean 'a100_40gb' or 'a100_80gb'"),
+    ("no.json", "train.hardware='no.json': hardware 'no.json': there is no such file"),
+  ],
+)
+def test_hardware_that_is_not_known_is_refused(value, message):
+  with pytest.raises(ValueError, match=message):
+    model.check(make().Set(**{"train.hardware": value}))
 
 
 @pytest.mark.parametrize("key", ["schedule", "remat"])

@@ -30,6 +30,7 @@ SHORT = [
   ("--remat=layer", "pipeline.remat", "layer"),
   ("--devices=CPU:1,CPU:0", "pipeline.devices", "CPU:1,CPU:0"),
   ("--max_steps=17", "train.max_steps", 17),
+  ("--deterministic", "train.deterministic", True),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tfpipe import saving, schedule
+from tfpipe import hardware, saving, schedule
 from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
@@ -98,6 +98,12 @@ def TrainParams() -> Params:
   p.Define("log_interval_steps", 10, "Steps between lines of progress.")
   saving.define(p)
   p.Define(
+    "hardware",
+    "",
+    "What the devices are, by the name that --hardware has for it, to measure model "
+    "FLOP/s by (MFU); empty: not told.",
+  )
+  p.Define(
     "eval_interval_steps", 0, "Steps between evaluations; 0: only after the last step."
   )
   p.Define(
@@ -188,6 +194,17 @@ def check(p: Params) -> None:
     _check_count("train", p.train, key, 0)
   saving.check(p.train, evaluates=p.eval_input is not None)
   _check_guards(p.train)
+  _check_hardware(p.train.hardware)
+
+
+def _check_hardware(name: str) -> None:
+  if not isinstance(name, str):
+    raise ValueError(f"train.hardware={name!r}: must be a name, or empty")
+  try:
+    if name:
+      hardware.find(name)
+  except (LookupError, ValueError, TypeError) as error:
+    raise ValueError(f"train.hardware={name!r}: {error.args[0]}") from error
 
 
 def schedule_options(name: str) -> tuple[str, ...]:

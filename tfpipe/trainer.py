@@ -22,7 +22,15 @@ from tfpipe import registry
 from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import checkpoint, modes, profile, quiet, restarts, warm_start
+from tfpipe.program import (
+  checkpoint,
+  modes,
+  profile,
+  quiet,
+  restarts,
+  run_folder,
+  warm_start,
+)
 from tfpipe.program import decode as decode_lib
 from tfpipe.program import export as export_lib
 from tfpipe.program.dry_run import dry_run
@@ -297,7 +305,7 @@ def _set_up(
     if checkpoint.paths(logdir):
       raise ValueError(f"--logdir={logdir}: another process has just trained there")
   if trains:
-    (logdir / "params.txt").write_text(params.ToText())
+    run_folder.write(logdir, params, plan)
   if FLAGS.watch:
     return watch(run, trainer, logdir)
   return trainer

@@ -32,6 +32,30 @@ def test_sums_are_divided_once_by_the_loss_weight(tf):
   assert metrics["grad_norm"] == pytest.approx(math.sqrt(1 + 4 + 1))
 
 
+def test_norms_of_the_update_and_of_the_new_weights_are_over_all_weights(tf):
+  training = Training(tf, TWO, **PLAIN)
+  metrics = training.step({"a": [0.0, 8.0], "b": [[-6.0]]}, weight=4.0)
+  # Half of the mean gradients 0, 2 and -1.5; a = [1, 1], b = 3.75.
+  assert metrics["update_norm"] == 1.25
+  assert metrics["param_norm"] == pytest.approx(math.sqrt(1 + 1 + 3.75**2))
+  skipped = training.step({"a": [0.0, math.nan], "b": [[0.0]]})
+  assert (skipped["update_norm"], skipped["param_norm"]) == (0, 0)
+
+
+def test_norms_that_are_not_asked_for_are_0_and_change_no_bit(tf):
+  trainings = [Training(tf, TWO, **PLAIN) for _ in range(2)]
+  learner = trainings[0].learner
+  trainings[0].function = tf.function(
+    lambda sums, weight: learner.apply(sums, weight, tf.constant(False))
+  )
+  gradient = random_gradients(TWO, 1)[0]
+  metrics = [training.step(gradient) for training in trainings]
+  names = ("update_norm", "param_norm")
+  assert [metrics[0][name] for name in names] == [0, 0]
+  assert all(metrics[1][name] > 0 for name in names)
+  assert_same_bits(trainings[0].values(), trainings[1].values())
+
+
 def test_clipping_scales_all_weights_by_one_factor(tf):
   training = Training(tf, TWO, clip_gradient_norm_to_value=1.0, **PLAIN)
   # Mean gradients 3 and 4: norm 5.

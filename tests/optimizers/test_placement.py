@@ -63,9 +63,10 @@ def test_work_for_a_weight_is_on_its_device(tf, cpus, accumulate_steps):
   assert set(counts) == set(cpus)
   accumulates = accumulate_steps > 1
   host = counts.pop(cpus[0])
-  # Two squares of gradients on each device, and the L2 term of either branch.
+  # Squares of two gradients, updates and new weights on each device, and the L2 term
+  # of either branch.
   for ops in counts.values():
-    assert ops["L2Loss"] == 3 + accumulates
+    assert ops["L2Loss"] == 7 + accumulates
     assert ops["Square"] == 2
     # Each weight with two slots, and its emptied accumulator.
     assert ops["AssignVariableOp"] == 2 * (3 + accumulates)

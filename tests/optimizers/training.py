@@ -28,7 +28,9 @@ class Training:
       with tf.device(devices[name] if devices else None):
         self.weights[name] = tf.Variable(np.asarray(value, np.float32))
     self.learner.create_state(self.weights, l2_names)
-    self.function = tf.function(self.learner.apply, autograph=False)
+    self.function = tf.function(
+      lambda sums, weight: self.learner.apply(sums, weight), autograph=False
+    )
 
   def step(self, sums: Mapping[str, Any], weight: float = 1.0) -> dict[str, np.ndarray]:
     """Applies gradient sums, arrays or IndexedSlices; returns the metrics as arrays."""

@@ -85,8 +85,8 @@ def test_the_default_device_has_scalars_only(tf, cpus, network, remat):
   assert not set(ops) - SCALAR_OPS - CONTROL_OPS - counters
   # Steps and skips, added to and assigned.
   assert ops["AddV2"] == ops["AssignVariableOp"] == ops["ReadVariableOp"] == 2
-  # The norm of the gradients and the L2 term, in any network.
-  assert ops["Sum"] == ops["GatherV2"] == ops["Mul"] == 2
+  # Norms of gradients, update and weights, and the L2 term, in any network.
+  assert ops["Sum"] == ops["GatherV2"] == ops["Mul"] == 4
 
 
 @pytest.mark.parametrize("network", WORK)

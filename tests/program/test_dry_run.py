@@ -11,7 +11,7 @@ from tfpipe.program import saver
 
 
 def contents(folder):
-  return {path: path.read_bytes() for path in folder.rglob("*")}
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("mode", ["train", "train_and_eval"])

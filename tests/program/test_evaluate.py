@@ -88,7 +88,7 @@ def test_nothing_changes_by_evaluating(tf, trained):
 
 
 def test_eval_mode_gives_the_same_and_needs_no_training_data(tf, trained, capsys):
-  before = {path: path.read_bytes() for path in trained.iterdir()}
+  before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
   lines = (trained / "metrics.jsonl").read_text().splitlines()
   # There are not as many training examples as a batch has.
   few = "--set=input.num_examples=1"

@@ -11,6 +11,10 @@ from tfpipe.schedule import Action
 from tfpipe.simulate import StageTimes, simulate
 from tfpipe.timeline import Span, Timeline
 
+PARTS = (
+  *("params", "results", "cut", "memory", "schedule", "timelines"),
+  *("comparison", "losses", "metrics", "layers"),
+)
 EVIL = "<script>alert(1)</script>&\"'<b>"
 F, BW, U = Action("F", 0, 0), Action("BW", 1, 7), Action("U", 1, 0)
 SHORT = Timeline((Span(0, F, 5, 7), Span(1, BW, 7, 15)), 2)
@@ -31,23 +35,18 @@ def everything(text: str) -> PageData:
     timelines={text: SHORT},
     comparison=Table((text,), ((text,),)),
     losses={text: [(1, 2.0), (2, float("nan"))]},
-    notes=dict.fromkeys(
-      ("cut", "memory", "schedule", "timelines", "comparison", "losses"), text
-    ),
+    notes=dict.fromkeys(PARTS, text),
+    layers=Table((text,), ((text,),)),
+    metrics={text: {text: [(1, 2.0)]}},
+    params=Table((text,), ((text,),)),
+    results=Table((text,), ((text,),)),
   )
 
 
 def test_the_parts_follow_each_other() -> None:
   tree = read(render(everything("x")))
   sections = tree.find("section")
-  assert [section.attributes["id"] for section in sections] == [
-    "cut",
-    "memory",
-    "schedule",
-    "timelines",
-    "comparison",
-    "losses",
-  ]
+  assert [section.attributes["id"] for section in sections] == list(PARTS)
   for section in sections:
     (note,) = section.find("p", "note")
     assert note.text.startswith("x")
@@ -59,6 +58,7 @@ def test_a_part_without_data_is_left_out() -> None:
   assert [element.text for element in tree.find("h1")] == ["a run"]
   assert [element.text for element in tree.find("title")] == ["a run"]
   assert not page(losses={"train": []}).find("section")
+  assert not page(metrics={"rate": {"train": [(1, float("nan"))]}}).find("section")
 
 
 def test_text_is_never_taken_for_html() -> None:
@@ -67,8 +67,8 @@ def test_text_is_never_taken_for_html() -> None:
   assert not tree.find("b")
   for tag in ("h1", "dt", "dd", "th", "td", "p", "title"):
     assert any(EVIL in element.all_text() for element in tree.find(tag)), tag
-  (title,) = tree.find("h3")
-  assert title.text == f"{EVIL} "
+  titles = [title.text for title in tree.find("h3")]
+  assert titles == [f"{EVIL} ", EVIL]
   legends = {element.all_text() for element in tree.find("li")}
   assert EVIL in legends
   tips = {element.find("title")[0].text for element in tree.find("rect", "strip")}
@@ -118,6 +118,26 @@ def test_numbers_are_flush_right_and_words_are_not() -> None:
   cells = [element.text for element in tree.find("td")]
   assert cells == [cell for row in table.rows for cell in row]
   assert not page(cut=Table(("a", "b"), ())).find("td")
+
+
+def test_each_further_quantity_has_a_small_drawing_that_says_what_it_leaves_out() -> (
+  None
+):
+  metrics = {
+    "rate": {"train": [(step, float(step % 7)) for step in range(500)]},
+    "accuracy": {"train": [(1, 0.5), (2, 0.25)], "eval": [(2, 0.75)]},
+  }
+  (section,) = page(metrics=metrics).find("section")
+  assert [title.text for title in section.find("h3")] == ["rate", "accuracy"]
+  rate, accuracy = section.find("div", "curve")
+  (line,) = rate.find("polyline")
+  assert 50 <= len((line.attributes["points"] or "").split()) <= 100
+  (note,) = section.find("p", "note")
+  assert note.text == (
+    "train: 500 values, of which the lowest and highest of each of 50 stretches are "
+    "drawn."
+  )
+  assert len(accuracy.find("polyline")) == 2
 
 
 def test_a_table_has_a_cell_for_each_column() -> None:

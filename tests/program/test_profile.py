@@ -93,6 +93,7 @@ def test_a_measured_run_tells_files_and_draws_what_it_found(tf, tmp_path, capsys
   sections = [node.attributes["id"] for node in page.find("section")]
   assert sections == [
     *("cut", "memory", "schedule", "timelines", "comparison", "losses"),
+    *("metrics", "layers"),
   ]
 
 
@@ -111,5 +112,5 @@ def test_every_run_leaves_a_page_and_only_measured_ones_have_timelines(
   capsys.readouterr()
   page = html_tree.read((tmp_path / "report.html").read_text())
   sections = [node.attributes["id"] for node in page.find("section")]
-  assert sections == ["cut", "memory", "schedule", "losses"]
+  assert sections == ["cut", "memory", "schedule", "losses", "metrics", "layers"]
   assert not (tmp_path / "timeline.json").exists()

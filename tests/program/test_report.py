@@ -33,6 +33,7 @@ def test_rate_and_time_left_are_those_since_the_last_line(monkeypatch):
   progress.restart(30)
   now[0] = 1001.0
   assert progress.rate(40) == (80.0, "6 s")
+  assert progress.rate(40) == (0.0, "unknown")
   now[0] = 1002.0
   assert progress.rate(100) == (480.0, "0 s")
 

@@ -65,14 +65,6 @@ def test_a_run_interrupted_at_every_step_equals_one_that_was_never_interrupted(
   assert training.differences(training.newest(tmp_path), expected) == []
 
 
-def records(folder):
-  """Gives all that the metrics file says of training, but for the speed."""
-  found = training.metrics(folder, "train")
-  for record in found:
-    del record["examples/s"]
-  return found
-
-
 @pytest.mark.parametrize("name", [IMAGE, TEXT])
 def test_every_loss_printed_by_an_interrupted_run_is_that_of_one_never_interrupted(
   tf, tmp_path, name
@@ -80,7 +72,7 @@ def test_every_loss_printed_by_an_interrupted_run_is_that_of_one_never_interrupt
   overrides = ("pipeline.num_micro_batches=4", "task.learner.accumulate_steps=3")
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   training.train(whole, name, "train.max_steps=8", *overrides, *layout(1))
-  expected = records(whole)
+  expected = training.untimed(whole)
   assert [record["step"] for record in expected] == list(range(1, 9))
   assert len({record["loss"] for record in expected}) == 8
 
@@ -91,7 +83,7 @@ def test_every_loss_printed_by_an_interrupted_run_is_that_of_one_never_interrupt
   (parts / "checkpoint-00000005.npz").unlink()
   training.train(parts, name, "train.max_steps=7", *overrides, *layout(1))
   training.train(parts, name, "train.max_steps=8", *overrides, *layout(2, "gpipe"))
-  found = records(parts)
+  found = training.untimed(parts)
   assert found == expected
 
 

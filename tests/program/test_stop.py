@@ -169,7 +169,8 @@ def test_an_interrupt_before_the_first_step_ends_the_program_in_one_line(
   assert process.returncode == 130
   assert "Traceback" not in rest
   assert rest.endswith(INTERRUPTED)
-  assert {path.name for path in tmp_path.iterdir()} <= {"params.txt"}
+  described = {"params.txt", "changes.txt", "plan.txt", "schedule.csv", "versions.txt"}
+  assert {path.name for path in tmp_path.iterdir()} <= described
 
 
 def test_a_program_killed_and_one_asked_to_stop_continue_as_if_nothing_had_happened(

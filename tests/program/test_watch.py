@@ -48,7 +48,7 @@ def test_each_newest_checkpoint_is_evaluated_until_the_training_s_last_step(
   shown = capsys.readouterr().out
   assert shown.startswith(f"watching {folder}\n")
   assert shown.endswith("\nevaluated the last step of the training, 6\n")
-  assert "99" not in shown
+  assert "max_steps=99" not in shown
   fresh = training.make_run(IMAGE)
   restore_newest(fresh, folder)
   trainer = Trainer(fresh, folder, trains=False)

@@ -14,6 +14,11 @@ from tfpipe.program.train import Trainer, restore_newest
 
 IMAGE = "tests.program.tiny.Image"
 TEXT = "tests.program.tiny.Text"
+# What is logged and never twice the same.
+TIMED = (
+  *("examples/s", "tokens/s", "flops/s", "step_secs", "data_wait_secs"),
+  "memory/host",
+)
 
 
 def make_run(name: str, *overrides: str) -> Run:
@@ -50,6 +55,12 @@ def metrics(folder: pathlib.Path, kind: str) -> list[dict]:
   lines = (folder / "metrics.jsonl").read_text().splitlines()
   records = [json.loads(line, parse_constant=_refuse) for line in lines]
   return [record for record in records if record["kind"] == kind]
+
+
+def untimed(folder: pathlib.Path) -> list[dict]:
+  """Gives all that the metrics file says of training, but for speed and memory."""
+  records = metrics(folder, "train")
+  return [{n: v for n, v in r.items() if n not in TIMED} for r in records]
 
 
 def _refuse(constant: str) -> float:

@@ -184,7 +184,12 @@ class Learner:
     """Returns all variables of the learner by the names of their checkpoint entries."""
     return dict(self._state)
 
-  def apply(self, gradient_sums: Mapping[str, Gradient], weight: tf.Tensor) -> Metrics:
+  def apply(
+    self,
+    gradient_sums: Mapping[str, Gradient],
+    weight: tf.Tensor,
+    measure: tf.Tensor | bool = True,
+  ) -> Metrics:
     """Applies one update, or adds to it if `accumulate_steps` is above 1.
 
     To be called in a `tf.function`; under `tf.distribute` in the function that
@@ -198,6 +203,7 @@ class Learner:
       gradient_sums: gradients, for every weight, of the sum of the loss over all
         examples of this call (not of its mean).
       weight: scalar, the total weight of these examples.
+      measure: bool scalar, whether `update_norm` and `param_norm` are asked for.
 
     Returns:
       Scalars; in a call that only accumulates all are 0 but the rate and `l2_loss`:
@@ -208,6 +214,8 @@ class Learner:
       `clip_factor`: what the gradients were multiplied by; 0 if skipped.
       `learning_rate`: rate of this update.
       `l2_loss`: the L2 term of the loss, before the update.
+      `update_norm`: norm of what was added to all weights; 0 if skipped or not asked.
+      `param_norm`: norm of all weights after the update; likewise.
       `weight`: total weight of all calls and replicas.
       `nonfinite`: bool `[weights]`, by the order of `weight_names`.
 
@@ -220,7 +228,8 @@ class Learner:
     if self._accumulate_steps > 1:
       sums, weight = accumulate(self._state, sums, weight)
     context = tf.distribute.get_replica_context()
-    return context.merge_call(self._finish, args=(sums, weight))
+    measure = tf.cast(measure, tf.int32)
+    return context.merge_call(self._finish, args=(sums, weight, measure))
 
   def check(self, metrics: Mapping[str, Any]) -> None:
     """Stops training if the Params say so; for the host, after `apply` has run.
@@ -265,14 +274,15 @@ class Learner:
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
+    measure: tf.Tensor,
   ) -> Metrics:
     """Updates all replicas if an update is due. Runs once, for all replicas."""
     if self._accumulate_steps == 1:
-      return self._update_all(strategy, sums, weight)
+      return self._update_all(strategy, sums, weight, measure)
     calls = self._replicas[0].state[state_lib.CALLS] + 1
     return tf.cond(
       calls >= self._accumulate_steps,
-      lambda: self._close(strategy, sums, weight),
+      lambda: self._close(strategy, sums, weight, measure),
       lambda: self._postpone(calls),
     )
 
@@ -281,9 +291,10 @@ class Learner:
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
+    measure: tf.Tensor,
   ) -> Metrics:
     """Updates with what was accumulated, and starts from zero."""
-    metrics = self._update_all(strategy, sums, weight)
+    metrics = self._update_all(strategy, sums, weight, measure)
     for replica in self._replicas:
       clear(replica)
     return metrics
@@ -299,9 +310,13 @@ class Learner:
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
+    measure: tf.Tensor,
   ) -> Metrics:
     """Adds up what all replicas have, in one exchange, and updates each of them."""
     replica_sums, weight = sum_over_replicas(
       strategy, sums, weight, self._weights, self._state[state_lib.STEP]
     )
-    return self._update.run(self._replicas, replica_sums, weight, self._l2_names)
+    measure = strategy.experimental_local_results(measure)[0]
+    return self._update.run(
+      self._replicas, replica_sums, weight, self._l2_names, measure
+    )

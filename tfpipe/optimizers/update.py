@@ -42,6 +42,7 @@ class Update:
     sums: Sequence[Tensors],
     weight: tf.Tensor,
     l2_names: Sequence[str],
+    measure: tf.Tensor,
   ) -> Metrics:
     """Updates every replica alike, unless weight or gradients forbid it.
 
@@ -50,6 +51,7 @@ class Update:
       sums: for each of them the same gradient sums, by sorted names.
       weight: float32 scalar, total weight of the loss.
       l2_names: the weights with an L2 term, sorted.
+      measure: int32 scalar, whether norms of update and weights are asked for.
 
     Returns:
       The metrics of `Learner.apply`.
@@ -64,14 +66,16 @@ class Update:
     with tf.device(HOST):
       nonfinite = ~tf.math.is_finite(halves)
       applied = usable & ~tf.reduce_any(nonfinite)
-      norm = tf.cast(tf.sqrt(2 * _sum(halves)), tf.float32)
+      norm = _norm(halves)
       factor = self._clip_factor(norm)
       learning_rate = self._rate(first)
       skips = first.state[SKIPS] + 1
-    skips = tf.cond(
+    skips, update_norm, param_norm = tf.cond(
       applied,
-      lambda: self._assign(replicas, sums, l2_names, (divisor, factor, learning_rate)),
-      lambda: skips,
+      lambda: self._assign(
+        replicas, sums, l2_names, (divisor, factor, learning_rate, measure)
+      ),
+      lambda: (skips, tf.zeros([]), tf.zeros([])),
     )
     for replica in replicas:
       replica.state[SKIPS].assign(skips)
@@ -84,6 +88,8 @@ class Update:
         "clip_factor": tf.where(applied, factor, 0.0),
         "learning_rate": learning_rate,
         "l2_loss": l2_loss,
+        "update_norm": update_norm,
+        "param_norm": param_norm,
         "weight": weight,
         "nonfinite": nonfinite,
       }
@@ -99,6 +105,8 @@ class Update:
         "clip_factor": tf.constant(0.0),
         "learning_rate": self._rate(replica),
         "l2_loss": self._l2_loss(replica, l2_names),
+        "update_norm": tf.constant(0.0),
+        "param_norm": tf.constant(0.0),
         "weight": tf.constant(0.0),
         "nonfinite": tf.zeros([len(replica.weights)], tf.bool),
       }
@@ -152,9 +160,7 @@ class Update:
       with tf.device(device):
         vectors += call_all(functions, shared, [own[group] for group in found])
       names += [weight for group in found for weight in group.names]
-    places = {weight: place for place, weight in enumerate(names)}
-    with tf.device(HOST):
-      return tf.gather(tf.concat(vectors, axis=0), [places[name] for name in order])
+    return _in_order(vectors, names, order)
 
   def _function(self, name: str, kind: Kind) -> Function:
     """Gives a function of groups of a kind; traced once."""
@@ -212,21 +218,28 @@ class Update:
     replicas: Sequence[Replica],
     sums: Sequence[Tensors],
     l2_names: Sequence[str],
-    scalars: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
-  ) -> tf.Tensor:
-    """Assigns the update to all variables; returns 0, the consecutive skips.
+    scalars: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Assigns the update to all variables.
 
     Args:
       replicas: the variables of each local replica.
       sums: gradient sums of each of them.
       l2_names: the weights with an L2 term.
-      scalars: divisor of the sums, factor of the mean gradients, learning rate.
+      scalars: divisor of the sums, factor of the mean gradients, learning rate, and
+        whether norms are asked for.
+
+    Returns:
+      0, the consecutive skips; and the norms of what was added to all weights and of
+      the new weights, 0 if not asked for.
     """
     with tf.device(HOST):
       step = replicas[0].state[STEP] + 1
       count = tf.cast(step, tf.float32)
       ema_rate = 1 - self._ema_decay(count)
     shared = [*scalars, count, ema_rate]
+    halves: list[list[tf.Tensor]] = []
+    names: list[str] = []
     for replica, replica_sums in zip(replicas, sums, strict=True):
       for device, found in by_device(groups(replica, l2_names)).items():
         functions = [self._function("assign", group.kind) for group in found]
@@ -238,9 +251,15 @@ class Update:
           for group in found
         ]
         with tf.device(device):
-          call_all(functions, shared, own)
+          found_halves = call_all(functions, shared, own)
+        if replica is replicas[0]:  # all replicas are alike
+          halves.append(found_halves)
+          names += [weight for group in found for weight in group.names]
       replica.state[STEP].assign(step)
-    return tf.zeros_like(step)
+    order = list(replicas[0].weights)
+    moved, kept = (_in_order(v, names, order) for v in zip(*halves, strict=True))
+    with tf.device(HOST):
+      return tf.zeros_like(step), _norm(moved), _norm(kept)
 
   def _variables(self, replica: Replica, group: Group) -> list[tf.Variable]:
     """Lists each weight of a group, its slots, and its average if there is one."""
@@ -252,13 +271,18 @@ class Update:
     return variables
 
   def _make_assign(self, kind: Kind) -> Function:
-    """Makes the function (scalars, sums, variables) that updates the variables."""
+    """Makes the function (scalars, sums, variables) that updates the variables.
+
+    It gives sum(x²)/2 of what was added to each weight, and of each new weight, or
+    zeros: on CPUs that takes half as long as the update itself.
+    """
     slots = [self.optimizer.slot_specs(shape) for shape in kind.shapes]
     sizes = [1 + len(own) + bool(self.ema_decay) for own in slots]
 
     def body(*args: tf.Tensor) -> list[tf.Tensor]:
-      divisor, factor, rate, count, ema_rate, *rest = args
+      divisor, factor, rate, measure, count, ema_rate, *rest = args
       totals, variables = rest[: len(sizes)], iter(rest[len(sizes) :])
+      changes: list[tuple[tf.Tensor, tf.Tensor]] = []
       for shape, l2, own, total in zip(*kind, slots, totals, strict=True):
         handle = next(variables)
         weight = read(handle, shape)
@@ -271,15 +295,18 @@ class Update:
           weight, gradient, values, rate, count
         )
         _assign(handle, new_weight)
+        changes.append((weight, new_weight))
         for slot, place in places.items():
           _assign(place, new_values[slot])
         if self.ema_decay:
           average = next(variables)
           move = ema_rate * (read(average, shape) - new_weight)
           tf.raw_ops.AssignSubVariableOp(resource=average, value=move)
-      return []
+      return _halves_of_changes(measure, changes)
 
     scalars = [tf.TensorSpec([])] * 5
+    # What is int32 stays on the host, where a GPU's branches are decided.
+    scalars.insert(3, tf.TensorSpec([], tf.int32))
     return trace(body, [*scalars, *_specs(kind), *handle_specs(sum(sizes))])
 
   def _ema_decay(self, count: tf.Tensor) -> tf.Tensor:
@@ -300,3 +327,37 @@ def _specs(kind: Kind) -> list[tf.TensorSpec]:
 def _sum(halves: tf.Tensor) -> tf.Tensor:
   """Returns the sum of a float32 vector as a float64 scalar, which cannot overflow."""
   return tf.reduce_sum(tf.cast(halves, tf.float64))
+
+
+def _halves_of_changes(
+  measure: tf.Tensor, changes: Sequence[tuple[tf.Tensor, tf.Tensor]]
+) -> list[tf.Tensor]:
+  """Returns sum(x²)/2 of the differences and of the new values, or zeros.
+
+  Args:
+    measure: int32 scalar, whether not zeros.
+    changes: old and new value of each weight.
+  """
+
+  def measured() -> list[tf.Tensor]:
+    moved = [tf.nn.l2_loss(new - old) for old, new in changes]
+    return [tf.stack(moved), tf.stack([tf.nn.l2_loss(new) for _, new in changes])]
+
+  def not_measured() -> list[tf.Tensor]:
+    return [tf.zeros([len(changes)])] * 2
+
+  return tf.cond(measure > 0, measured, not_measured)
+
+
+def _norm(halves: tf.Tensor) -> tf.Tensor:
+  """Returns the float32 norm of all values whose `sum(x²)/2` a vector holds."""
+  return tf.cast(tf.sqrt(2 * _sum(halves)), tf.float32)
+
+
+def _in_order(
+  vectors: Sequence[tf.Tensor], names: Sequence[str], order: Sequence[str]
+) -> tf.Tensor:
+  """Brings values of weights, given in the order of `names`, into another order."""
+  places = {name: place for place, name in enumerate(names)}
+  with tf.device(HOST):
+    return tf.gather(tf.concat(vectors, axis=0), [places[name] for name in order])

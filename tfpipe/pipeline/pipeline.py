@@ -94,6 +94,7 @@ class Pipeline:
     timed: bool = False,
     marks: Marks | None = None,
     losses: LossWindow | None = None,
+    measure_every: int | None = None,
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces one synchronous training step.
 
@@ -104,6 +105,8 @@ class Pipeline:
       marks: where each device counts the actions that it has done.
       losses: what the loss is compared with. An update is skipped as one that is not
         finite if the loss is a spike and it says so.
+      measure_every: the steps at whose multiples `update` tells norms of the update and
+        of the weights, which take time; None for never.
 
     Returns:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
@@ -127,7 +130,10 @@ class Pipeline:
         usable = finite & tf.logical_not(spike) if losses.refuses else finite
         judged = {"spike": spike, "median": median}
       weight = tf.where(usable, result.metrics["loss"][1], math.nan)
-      update = learner.apply(result.gradient_sums, weight)
+      measure = False
+      if measure_every:
+        measure = (self.step.read_value() + 1) % measure_every == 0
+      update = learner.apply(result.gradient_sums, weight, measure)
       moves = usable & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       with tf.control_dependencies(marks.taken() if marks else []):

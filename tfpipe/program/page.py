@@ -50,6 +50,7 @@ class PageData:
     title: what ran.
     facts: name and value, as the experiment, the schedule, K, M and the devices.
     cut: the cells.
+    layers: the layers of each cell.
     memory: one row for each device.
     schedule: its actions in ticks, all stages being equal.
     timelines: one step each, in seconds, as predicted and measured, top first.
@@ -57,6 +58,9 @@ class PageData:
     losses: for each curve, as train and eval, steps and values.
     notes: sentences below a part, by its name here, as below "comparison" how many
       steps were measured.
+    metrics: name of each further quantity → curves, as losses.
+    params: where the Params of runs differ.
+    results: the last values of runs.
 
   Raises ValueError for a note below no part.
   """
@@ -70,6 +74,12 @@ class PageData:
   comparison: Table | None = None
   losses: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
   notes: Mapping[str, str] = field(default_factory=dict)
+  layers: Table | None = None
+  metrics: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]] = field(
+    default_factory=dict
+  )
+  params: Table | None = None
+  results: Table | None = None
 
   def __post_init__(self) -> None:
     for part in self.notes:
@@ -84,7 +94,13 @@ _HEADINGS = {
   "timelines": "Timeline of a step",
   "comparison": "Predicted and measured",
   "losses": "Loss by step",
+  "metrics": "Further quantities by step",
+  "params": "Params that differ",
+  "results": "Last values",
+  "layers": "Layers",
 }
+_MOST_POINTS = 100
+"""Of a curve of the small drawings, of which there are many."""
 
 
 def render(data: PageData) -> str:
@@ -99,10 +115,13 @@ def render(data: PageData) -> str:
   )
   body = [
     f'<header><h1>{title}</h1><dl class="facts">{facts}</dl></header>',
-    _pair("wide-left", _cut(data), _memory(data)),
+    _pair("wide-left", _of(data, "params", "tall"), _of(data, "results", "tall")),
+    _pair("wide-left", _of(data, "cut", "tall"), _memory(data)),
     _schedule(data),
     _timelines(data),
-    _pair("wide-right", _comparison(data), _losses(data)),
+    _pair("wide-right", _of(data, "comparison"), _losses(data)),
+    _metrics(data),
+    _of(data, "layers", "tall"),
   ]
   return (
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -129,11 +148,13 @@ def _section(data: PageData, name: str, inside: str, notes: Iterable[str] = ()) 
   return f'<section id="{name}"><h2>{_HEADINGS[name]}</h2>{inside}{note}</section>'
 
 
-def _cut(data: PageData) -> str:
-  if data.cut is None:
+def _of(data: PageData, name: str, look: str = "") -> str:
+  """Shows the table of a part, if there is one."""
+  table = getattr(data, name)
+  if table is None:
     return ""
-  inside = f'<div class="scroll tall">{_table(data.cut)}</div>'
-  return _section(data, "cut", inside)
+  inside = f'<div class="{f"scroll {look}".strip()}">{_table(table)}</div>'
+  return _section(data, name, inside)
 
 
 def _memory(data: PageData) -> str:
@@ -154,16 +175,22 @@ def _timelines(data: PageData) -> str:
   return _section(data, "timelines", *page_timelines.draw(data.timelines, scale))
 
 
-def _comparison(data: PageData) -> str:
-  if data.comparison is None:
-    return ""
-  inside = f'<div class="scroll">{_table(data.comparison)}</div>'
-  return _section(data, "comparison", inside)
-
-
 def _losses(data: PageData) -> str:
   drawing, notes = page_curves.draw(data.losses)
   return _section(data, "losses", drawing, notes) if drawing or notes else ""
+
+
+def _metrics(data: PageData) -> str:
+  """Draws a small picture of each quantity."""
+  parts = []
+  for name, curves in data.metrics.items():
+    drawing, notes = page_curves.draw(curves, _MOST_POINTS)
+    if drawing:
+      title = html.escape(name)
+      note = f'<p class="note">{html.escape(" ".join(notes))}</p>' if notes else ""
+      parts.append(f"<div><h3>{title}</h3>{drawing}{note}</div>")
+  inside = f'<div class="small">{"".join(parts)}</div>'
+  return _section(data, "metrics", inside) if parts else ""
 
 
 def _table(table: Table) -> str:

@@ -17,22 +17,23 @@ HEIGHT = 200
 _Curve = Sequence[tuple[int, float]]
 
 
-def draw(curves: Mapping[str, _Curve]) -> tuple[str, list[str]]:
+def draw(curves: Mapping[str, _Curve], most: int = MAX_POINTS) -> tuple[str, list[str]]:
   """Draws curves of steps and values, with a legend; nothing if no value is finite.
 
-  Returns the drawing, and sentences on what it leaves out.
+  Returns the drawing, and sentences on what it leaves out of curves with more points
+  than `most`, an even number.
   """
   drawn: dict[str, _Curve] = {}
   notes = []
   for name, points in curves.items():
     finite = [point for point in points if math.isfinite(point[1])]
-    drawn[name] = _thinned(finite)
+    drawn[name] = _thinned(finite, most)
     if len(finite) < len(points):
       notes.append(f"{name}: {len(points) - len(finite)} values are not finite.")
     if len(drawn[name]) < len(finite):
       notes.append(
         f"{name}: {len(finite)} values, of which the lowest and highest of each of "
-        f"{MAX_POINTS // 2} stretches are drawn."
+        f"{most // 2} stretches are drawn."
       )
   if not any(drawn.values()):
     return "", notes
@@ -105,12 +106,12 @@ def _strips(
     )
 
 
-def _thinned(points: _Curve) -> _Curve:
+def _thinned(points: _Curve, most: int) -> _Curve:
   """Keeps of each stretch of a long curve its lowest and its highest point."""
-  if len(points) <= MAX_POINTS:
+  if len(points) <= most:
     return points
   kept = []
-  number = MAX_POINTS // 2
+  number = most // 2
   for index in range(number):
     first, behind = (at * len(points) // number for at in (index, index + 1))
     by_value = sorted(points[first:behind], key=lambda point: point[1])

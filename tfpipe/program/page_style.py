@@ -45,6 +45,9 @@ section { padding-top: 14px; border-top: 1px solid var(--rule); margin-top: 26px
 .wide-left { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }
 .wide-right { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
 .pair > section:only-child { grid-column: 1 / -1; }
+.small { display: grid; gap: 14px 40px;
+  grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)); }
+.small .values { min-width: 76px; }
 .facts { display: flex; flex-wrap: wrap; gap: 10px 36px; margin: 0; }
 dt, th, .note, .names, .values, .legend { color: var(--soft); font-size: 12px; }
 dd { margin: 0; overflow-wrap: anywhere; }

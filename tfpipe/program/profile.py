@@ -88,6 +88,11 @@ class Profiler:
     self.comparison: Comparison | None = None
     self.timelines: dict[str, Timeline] = {}
 
+  @property
+  def last(self) -> int:
+    """Number of the last step to be measured, after which there are timelines."""
+    return self._window.last
+
   def function(self, step: int) -> Any:
     """Gives the training function that measures, if step is to be measured."""
     # The step before the first is left out: it warms up.

@@ -8,20 +8,25 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tfpipe import plan as plan_lib
 from tfpipe import plan_text
 from tfpipe.params import Params
 from tfpipe.plan import Plan
+from tfpipe.program import terminal
 from tfpipe.schedule import draw
 from tfpipe.units import format_secs
+
+Curves: TypeAlias = dict[str, dict[str, list[tuple[int, float]]]]
+"""Name of a value → kind, as `train` or `eval` → steps and values."""
 
 _LONGEST_LIST = 256
 
 
 def show(line: str) -> None:
-  """Prints a line at once."""
-  print(line, flush=True)
+  """Prints a line at once, in place of a line of progress if there is one."""
+  print(terminal.CLEAR + line if terminal.is_there() else line, flush=True)
 
 
 def first_screen(params: Params, changes: str, plan: Plan) -> str:
@@ -70,14 +75,23 @@ class MetricsFile:
       file.write(json.dumps(record, allow_nan=False) + "\n")
 
   def losses(self) -> dict[str, list[tuple[int, float]]]:
-    """Reads the losses written so far, by kind: steps and values, the last of each."""
-    found: dict[str, dict[int, float]] = {}
+    """Reads the losses written so far, by kind: steps and values."""
+    return self.curves().get("loss", {})
+
+  def curves(self) -> Curves:
+    """Reads what has been written so far; of a step that was repeated the last."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
     if self._path.exists():
       for text in self._path.read_text().splitlines():
         record = json.loads(text)
-        if record.get("loss") is not None:
-          found.setdefault(record["kind"], {})[record["step"]] = record["loss"]
-    return {kind: sorted(values.items()) for kind, values in found.items()}
+        kind, step = record.pop("kind"), record.pop("step")
+        for name, value in record.items():
+          if isinstance(value, (int, float)):
+            found.setdefault(name, {}).setdefault(kind, {})[step] = value
+    return {
+      name: {kind: sorted(points.items()) for kind, points in by_kind.items()}
+      for name, by_kind in found.items()
+    }
 
 
 class Progress:
@@ -93,11 +107,16 @@ class Progress:
     self._step, self._time = step, time.monotonic()
 
   def rate(self, step: int) -> tuple[float, str]:
-    """Gives examples per second since the last call, and the time left as text."""
+    """Gives examples per second since the last call, and the time left as text.
+
+    Without a step since then, 0, and a text that says so.
+    """
     secs = max(time.monotonic() - self._time, 1e-9)
     steps = step - self._step
     self.restart(step)
-    left = secs / max(steps, 1) * (self._max_steps - step)
+    if not steps:
+      return 0.0, "unknown"
+    left = secs / steps * (self._max_steps - step)
     return steps * self._batch_size / secs, format_secs(left)
 
 

@@ -96,10 +96,16 @@ class Run:
       a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
       alike.
     """
+    every = self.params.train.log_interval_steps
     return by_shape(
       self.input,
       lambda specs: self.pipeline.train_function(
-        self.learner, specs, timed=timed, marks=self.marks, losses=self.losses
+        self.learner,
+        specs,
+        timed=timed,
+        marks=self.marks,
+        losses=self.losses,
+        measure_every=every,
       ),
     )
 

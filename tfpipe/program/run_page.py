@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tfpipe import layer_table, simulate, units
 from tfpipe import plan as plan_lib
-from tfpipe import simulate, units
 from tfpipe.plan import Plan
 from tfpipe.program import page as page_lib
 from tfpipe.program.page import MemoryRow, PageData, Table
+from tfpipe.program.report import Curves
 from tfpipe.program.run import Run
 from tfpipe.simulate import StageTimes
 from tfpipe.timeline import Timeline
@@ -28,7 +29,7 @@ _KINDS = (
 
 def page(
   run: Run,
-  losses: Mapping[str, Sequence[tuple[int, float]]],
+  curves: Curves,
   evaluated: Mapping[str, float],
   timelines: Mapping[str, Timeline],
   comparison: Comparison | None,
@@ -37,7 +38,7 @@ def page(
 
   Args:
     run: the run.
-    losses: steps and values of each curve.
+    curves: of the loss and of all other quantities.
     evaluated: what the last evaluation found; empty if there was none.
     timelines: of one step, in seconds; none if none was measured.
     comparison: of these.
@@ -45,6 +46,7 @@ def page(
   plan = run.plan
   notes = {
     "cut": "Of one micro-batch.",
+    "layers": "Of one micro-batch; activations are what a backward needs.",
     "schedule": "Drawn as if all cells were equal and a backward took two forwards; "
     "the predicted bubble is that of the cells as they are.",
   }
@@ -53,6 +55,8 @@ def page(
   if comparison and comparison.num_steps > 1:
     notes["comparison"] = f"Measured: the median of {comparison.num_steps} steps."
   header, *rows = plan_lib.table_rows(plan)
+  layer_header, *layer_rows = layer_table.rows(plan)
+  metrics = {name: by_kind for name, by_kind in curves.items() if name != "loss"}
   return page_lib.render(
     PageData(
       title=run.params.name,
@@ -62,10 +66,23 @@ def page(
       schedule=_in_ticks(plan),
       timelines=timelines,
       comparison=_table(comparison),
-      losses=losses,
+      losses=curves.get("loss", {}),
       notes=notes,
+      layers=Table(layer_header, layer_rows),
+      metrics={
+        name: drawn
+        for name, by_kind in metrics.items()
+        if (drawn := _of_steps(by_kind))
+      },
     )
   )
+
+
+def _of_steps(
+  by_kind: Mapping[str, Sequence[tuple[int, float]]],
+) -> dict[str, Sequence[tuple[int, float]]]:
+  """Leaves out what is no curve: what was predicted or measured once."""
+  return {kind: p for kind, p in by_kind.items() if kind in ("train", "eval")}
 
 
 def _facts(run: Run) -> dict[str, str]:

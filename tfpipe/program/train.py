@@ -10,7 +10,9 @@ from tfpipe.program import checkpoint as checkpoint_lib
 from tfpipe.program import metrics_cut, run_page
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.guard import Guard
+from tfpipe.program.monitor import Monitor
 from tfpipe.program.profile import Profiler, Window
+from tfpipe.program.progress_line import ProgressLine
 from tfpipe.program.report import (
   MetricsFile,
   Progress,
@@ -71,16 +73,20 @@ class Trainer:
     self._p = run.params.train
     self._logdir = logdir
     self._metrics = MetricsFile(logdir)
+    self._monitor = Monitor(run, logdir)
+    self._line = ProgressLine(run.params.train.max_steps)
     self._evaluates = evaluates and run.eval_input is not None
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
     self._first_step = run.step
+    # Steps that take longer, for a function is made for them.
+    self._traced_at = {run.step + 1, profile.first - 1 if profile else 0}
     self._saver = Saver(run, logdir)
     # What is wrong with the data is found here, before the first step.
     if trains:
       if run.step < self._p.max_steps:
         self._saver.check_space()
-      self._batches = iter(run.batches())
+      self._batches = self._monitor.watched(iter(run.batches()))
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 
@@ -110,14 +116,17 @@ class Trainer:
           show(f"the training data ended after step {step}")
           break
         step += 1
+        if step - 1 == self._first_step:
+          self._metrics.write("plan", step - 1, self._monitor.start(batch))
         outputs = self._step(function, step, batch)
         saver.check()
         self._guard.check(step, batch, outputs)
-        if step == self._first_step + 1:
+        if step in self._traced_at:
           progress.restart(step)
         last = step == p.max_steps
         if step % p.log_interval_steps == 0 or last:
           self._log(step, outputs, progress)
+        self._line.step(step)
         if saver.is_due(step):
           saver.save()
         if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
@@ -143,6 +152,9 @@ class Trainer:
     outputs = self._guard.step(step, timed or function, batch)
     if profiler:
       profiler.add(step, outputs)
+      if step == profiler.last:
+        values = self._monitor.profiled(step, profiler.timelines["measured"])
+        self._metrics.write("profile", step, values)
     return outputs
 
   def _catch_up(self, step: int) -> None:
@@ -157,7 +169,7 @@ class Trainer:
     profiler = self._profiler
     text = run_page.page(
       self._run,
-      self._metrics.losses(),
+      self._metrics.curves(),
       self._evaluated,
       profiler.timelines if profiler else {},
       profiler.comparison if profiler else None,
@@ -175,6 +187,7 @@ class Trainer:
     # The record comes last: it says that nothing of this evaluation is left to do.
     self._saver.save_if_best(values)
     self._metrics.write("eval", step, values)
+    self._monitor.write("eval", step, values)
     show("eval " + line({"step": step, **values}))
 
   def _log(self, step: int, outputs: Mapping[str, Any], progress: Progress) -> None:
@@ -184,6 +197,10 @@ class Trainer:
     values["learning_rate"] = float(update["learning_rate"])
     values["grad_norm"] = float(update["grad_norm"])
     values["clip_factor"] = float(update["clip_factor"])
-    values["examples/s"], left = progress.rate(step)
+    rate, left = progress.rate(step)
+    if rate:
+      values["examples/s"] = rate
+    values |= self._monitor.values(update, rate)
     self._metrics.write("train", step, values)
-    show(f"{line({'step': f'{step}/{self._p.max_steps}', **values})} eta={left}")
+    self._monitor.write("train", step, values)
+    self._line.log(step, values, left)
