@@ -10,7 +10,8 @@ from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
-from tfpipe.pipeline import checks
+from tfpipe.optimizers.loss_scale import SCALE
+from tfpipe.pipeline import checks, mixed_precision
 from tfpipe.pipeline.builder import StepBuilder
 from tfpipe.pipeline.call import PLAIN, Execution, call
 from tfpipe.pipeline.cell import make_cells
@@ -49,6 +50,7 @@ class Pipeline:
     seed: int = 0,
     remat_layers: bool = False,
     execution: Execution = PLAIN,
+    compute_dtype: str = "float32",
   ) -> None:
     checks.check_strategy()
     checks.check_layers(layers, ranges)
@@ -62,6 +64,8 @@ class Pipeline:
     self._remat_layers = remat_layers
     self._execution = execution
     self._declared = declared_weights(layers)
+    self._scales_loss = compute_dtype == "float16"
+    mixed_precision.prepare(layers, compute_dtype, SCALE if self._scales_loss else "")
     # TensorFlow forgets functions within loops and branches with the graph of the layer
     # that made them, even if a step calls them.
     self._traced: list[StepBuilder] = []
@@ -88,7 +92,8 @@ class Pipeline:
     """Traces one synchronous training step.
 
     Args:
-      learner: has its state created for `trainable()`.
+      learner: has its state created for `trainable()`; with `scales_loss` if the
+        pipeline computes in float16.
       batch: specs [batch, ...] of the fields of a mini-batch.
       timed: whether a step reports when it did what.
 
@@ -99,7 +104,8 @@ class Pipeline:
       2], seconds at which each of `timed_actions` started and ended, and `end`: when
       the update was done.
     """
-    builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
+    weights = {**self.weights, **self._loss_scale(learner.state())}
+    builder = self._builder(self._schedule, batch, weights, do_eval=False)
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
       result = builder.build(batch, self.step.read_value(), timed=timed)
@@ -142,7 +148,7 @@ class Pipeline:
     schedule = forward.schedule(
       len(self._ranges), self._schedule.num_micro_batches, self._schedule.placement
     )
-    values = {**self.weights, **(weights or {})}
+    values = {**self.weights, **(weights or {}), **self._loss_scale()}
     builder = self._builder(schedule, batch, values, do_eval=True)
 
     def evaluate(batch: Mapping[str, tf.Tensor]) -> Metrics:
@@ -175,7 +181,7 @@ class Pipeline:
       do_eval=do_eval,
       execution=self._execution,
     )
-    checks.check_metrics(cells[-1].function.out_specs)
+    checks.check_metrics(cells[-1].function.out_specs, self._layers[-1].name)
     builder = StepBuilder(
       cells,
       schedule,
@@ -188,6 +194,21 @@ class Pipeline:
     )
     self._traced.append(builder)
     return builder
+
+  def _loss_scale(
+    self, state: Mapping[str, tf.Variable] | None = None
+  ) -> dict[str, tf.Variable]:
+    """Gives what losses are scaled by: of a learner's state, or 1."""
+    if not self._scales_loss:
+      return {}
+    if state is None:
+      return {SCALE: tf.Variable(1.0, trainable=False)}
+    if SCALE not in state:
+      raise ValueError(
+        "a pipeline that computes in float16 needs a learner that scales the loss: "
+        "create its state with scales_loss=True"
+      )
+    return {SCALE: state[SCALE]}
 
   def _create_weights(self, seed: int) -> dict[str, tf.Variable]:
     weights = {}

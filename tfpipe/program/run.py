@@ -55,8 +55,13 @@ class Run:
       execution=Execution(
         serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
       ),
+      compute_dtype=params.pipeline.compute_dtype,
     )
-    self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
+    self.learner.create_state(
+      self.pipeline.trainable(),
+      self.pipeline.l2_names(),
+      scales_loss=params.pipeline.compute_dtype == "float16",
+    )
 
   def train_function(
     self, *, timed: bool = False
