@@ -28,21 +28,20 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
   """Computes x·Φ(x), the exact Gaussian error linear unit (arXiv:1606.08415).
 
   Its own gradient, Φ(x) + x·φ(x), keeps two arrays where that of `tf.nn.gelu` keeps
-  four, and takes 0.8 of its time. It computes in float32, and keeps the dtype of x.
+  four, and takes 0.8 of its time. Both factors are computed in float32.
   """
 
   @tf.custom_gradient
   def call(x: tf.Tensor) -> Any:
-    wide = tf.cast(x, tf.float32)
-    cdf = 0.5 * (1.0 + tf.math.erf(wide * math.sqrt(0.5)))
-    kept = tf.cast(cdf, x.dtype)
+    erf = tf.math.erf(tf.cast(x, tf.float32) * math.sqrt(0.5))
+    cdf = tf.cast(0.5 * (1.0 + erf), x.dtype)
 
     def gradient(dy: tf.Tensor) -> tf.Tensor:
       wide = tf.cast(x, tf.float32)
       density = tf.exp(-0.5 * wide * wide) * (1.0 / math.sqrt(2.0 * math.pi))
-      slope = tf.cast(kept, tf.float32) + wide * density
+      slope = tf.cast(cdf, tf.float32) + wide * density
       return tf.cast(tf.cast(dy, tf.float32) * slope, x.dtype)
 
-    return tf.cast(wide * cdf, x.dtype), gradient
+    return x * cdf, gradient
 
   return call(x)

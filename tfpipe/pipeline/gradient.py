@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Ops that the backward does again instead of keeping what they give. A reshaped tensor
 # is the same memory once more; the gradient of max pooling on a CPU is several times as
 # fast where the pooling itself is in the same function.
-_AGAIN = ("MaxPool", "Reshape")
+_AGAIN = ("MaxPool", "Reshape", "Squeeze")
 
 
 class GradientKey(NamedTuple):
