@@ -33,6 +33,7 @@ class Pipeline:
   Attributes:
     weights: global name → variable, on the device of the stage that owns it.
     step: int64 variable, the mini-batches seen; random numbers go by it.
+    scales_loss: whether a learner must scale the loss, for float16 gradients.
 
   Raises:
     ValueError: layers, cut, schedule and devices do not fit, a device does not exist,
@@ -64,8 +65,8 @@ class Pipeline:
     self._remat_layers = remat_layers
     self._execution = execution
     self._declared = declared_weights(layers)
-    self._scales_loss = compute_dtype == "float16"
-    mixed_precision.prepare(layers, compute_dtype, SCALE if self._scales_loss else "")
+    self.scales_loss = compute_dtype == "float16"
+    mixed_precision.prepare(layers, compute_dtype, SCALE if self.scales_loss else "")
     # TensorFlow forgets functions within loops and branches with the graph of the layer
     # that made them, even if a step calls them.
     self._traced: list[StepBuilder] = []
@@ -199,7 +200,7 @@ class Pipeline:
     self, state: Mapping[str, tf.Variable] | None = None
   ) -> dict[str, tf.Variable]:
     """Gives what losses are scaled by: of a learner's state, or 1."""
-    if not self._scales_loss:
+    if not self.scales_loss:
       return {}
     if state is None:
       return {SCALE: tf.Variable(1.0, trainable=False)}

@@ -60,7 +60,7 @@ class Run:
     self.learner.create_state(
       self.pipeline.trainable(),
       self.pipeline.l2_names(),
-      scales_loss=params.pipeline.compute_dtype == "float16",
+      scales_loss=self.pipeline.scales_loss,
     )
 
   def train_function(
