@@ -109,7 +109,9 @@ def test_only_float16_scales_the_loss(key):
     if dtype == "float16":
       model.check(p)
     else:
-      message = rf"^task\.learner\.{key}=8: must be 0 with pipeline.compute_dtype='{dtype}'"
+      message = (
+        rf"^task\.learner\.{key}=8: must be 0 with pipeline.compute_dtype='{dtype}'"
+      )
       with pytest.raises(ValueError, match=message):
         model.check(p)
 

@@ -64,8 +64,8 @@ def PipelineParams() -> Params:
     "compute_dtype",
     "float32",
     "What layers compute in and hand on: float32, bfloat16 or float16. Weights, slots, "
-    "sums of gradients, norms, softmax, losses and metrics are float32 in any case. With "
-    "float16 the loss is scaled, see task.learner.loss_scale.",
+    "sums of gradients, norms, softmax, losses and metrics are float32 in any case. "
+    "With float16 the loss is scaled, see task.learner.loss_scale.",
   )
   p.Define(
     "xla",

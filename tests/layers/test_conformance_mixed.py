@@ -1,4 +1,4 @@
-"""Holds every layer to its contract in 16 bits: what it is handed, hands on and keeps."""
+"""Holds every layer to its contract in 16 bits: what it gets, hands on and keeps."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def _meta(factory, inputs, side, dtype):
   return params.cls.FPropMeta(params, *cost.in_dtype(inputs, dtype), *extra)
 
 
-def _function(tf, factory, inputs, side, dtype):
+def _function(tf, dtype, factory, inputs, side):
   layer = factory().Instantiate()
   mixed_precision.prepare([layer], dtype, "")
   # What a layer gets from the one before has the dtype; a batch's own has not.
@@ -67,7 +67,7 @@ def traced(tf):
   def trace(dtype, *row):
     key = dtype, *row[:2]
     if key not in found:
-      function = _function(tf, *row, dtype)
+      function = _function(tf, dtype, *row)
       found[key] = function, _gradient(tf, function)
     return found[key]
 
@@ -110,9 +110,11 @@ def test_a_forward_keeps_as_much_less_as_predicted(traced, factory, inputs, side
   assert half == pytest.approx(share * full, rel=0.1, abs=64)
 
 
-def _values(tf, function, gradient, factory, inputs, side):
+def _values(tf, traced, row):
   """Gives outputs and gradients of a random function of them, as float32 vectors."""
-  weights, _, *rest = profiler.trace(tf, factory(), inputs, side).arguments
+  function, gradient = traced
+  factory, *fields = row
+  weights, _, *rest = profiler.trace(tf, factory(), *fields).arguments
   seeds = tf.constant([[i, 7, 0] for i in range(function.num_seeds)], tf.int64)
   seeds = tf.reshape(seeds, [-1, 3])
   flat = [*weights.values(), seeds, *tf.nest.flatten(rest)]
@@ -146,10 +148,12 @@ def test_values_and_gradients_are_those_of_float32_rounded(
   tf, traced, dtype, factory, inputs, side
 ):
   row = factory, inputs, side
-  full = _values(tf, *traced("float32", *row), *row)
-  half = _values(tf, *traced(dtype, *row), *row)
+  full = _values(tf, traced("float32", *row), row)
+  half = _values(tf, traced(dtype, *row), row)
   bends = BENDS if isinstance(factory().Instantiate(), Cell) else TOLERANCES[dtype]
-  for got, expected, tolerance in zip(half, full, (TOLERANCES[dtype], bends), strict=True):
+  for got, expected, tolerance in zip(
+    half, full, (TOLERANCES[dtype], bends), strict=True
+  ):
     assert np.isfinite(got).all()
     error = np.linalg.norm(got - expected)
     assert error <= tolerance * np.linalg.norm(expected) + 1e-6

@@ -48,9 +48,7 @@ class Embedding(Layer):
     dim = check_count(self, p, "dim", 1)
     max_length = check_count(self, p, "max_length", 1)
     init = WeightInit.Gaussian(dim**-0.5)
-    self.CreateVariable(
-      "w", WeightParams((vocab_size, dim), init, stays_float32=True)
-    )
+    self.CreateVariable("w", WeightParams((vocab_size, dim), init, stays_float32=True))
     if check_choice(self, p, "positions", ("sinusoid", "learned", "none")) == "learned":
       self.CreateVariable(
         "positions", WeightParams((max_length, dim), init, stays_float32=True)

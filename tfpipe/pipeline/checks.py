@@ -148,8 +148,8 @@ def check_metrics(metrics: object, layer: str) -> None:
   """
   if not isinstance(metrics, Mapping) or "loss" not in metrics:
     raise ValueError(
-      f"the last layer, {layer!r}, must return a NestedMap of metrics with 'loss' among them; got "
-      f"{metrics!r}"
+      f"the last layer, {layer!r}, must return a NestedMap of metrics with 'loss' "
+      f"among them; got {metrics!r}"
     )
   for name, pair in metrics.items():
     specs = pair if isinstance(pair, tuple) else ()

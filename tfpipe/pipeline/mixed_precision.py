@@ -42,9 +42,7 @@ def theta(layer: Layer, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]
   """Gives weights by path as FProp gets them."""
   declared = layer.weights()
   return {
-    path: value
-    if declared[path].stays_float32
-    else tf.cast(value, layer.compute_dtype)
+    path: value if declared[path].stays_float32 else tf.cast(value, layer.compute_dtype)
     for path, value in values.items()
   }
 

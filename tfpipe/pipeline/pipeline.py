@@ -203,7 +203,7 @@ class Pipeline:
     if not self.scales_loss:
       return {}
     if state is None:
-      return {SCALE: tf.Variable(1.0, trainable=False)}
+      return {SCALE: tf.Variable(tf.ones([]), trainable=False)}
     if SCALE not in state:
       raise ValueError(
         "a pipeline that computes in float16 needs a learner that scales the loss: "

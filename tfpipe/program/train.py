@@ -196,6 +196,8 @@ class Trainer:
     values["learning_rate"] = float(update["learning_rate"])
     values["grad_norm"] = float(update["grad_norm"])
     values["clip_factor"] = float(update["clip_factor"])
+    if "loss_scale" in update:
+      values["loss_scale"] = float(update["loss_scale"])
     values["examples/s"], left = progress.rate(step)
     self._metrics.write("train", step, values)
     show(f"{line({'step': f'{step}/{self._p.max_steps}', **values})} eta={left}")
