@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import pytest
 
-from tfpipe.cost import ArraySpec, LayerCost, flatten, total
+from tfpipe.cost import ArraySpec, LayerCost, flatten, in_dtype, total
+from tfpipe.nested_map import NestedMap
 
 COST = LayerCost(
   name="layer",
@@ -85,3 +87,24 @@ def test_the_total_of_one_layer_is_that_layer() -> None:
 def test_the_total_of_nothing_is_refused() -> None:
   with pytest.raises(ValueError, match="cell 2: no layers"):
     total([], name="cell 2")
+
+
+def test_a_border_in_a_dtype_has_its_float32_arrays_in_it_but_no_numbers() -> None:
+  Pair = collections.namedtuple("Pair", "left right")
+  ids, x = ArraySpec((2,), "int32"), ArraySpec((2, 3))
+  wide, number, half = (
+    ArraySpec((2,), "float64"),
+    ArraySpec(()),
+    ArraySpec((2, 3), "bfloat16"),
+  )
+  border = (x, [ids, None], {"w": wide, "n": number}, Pair(x, ids), NestedMap(a=x))
+  found = in_dtype(border, "bfloat16")
+  assert found == (
+    half,
+    [ids, None],
+    {"w": wide, "n": number},
+    Pair(half, ids),
+    NestedMap(a=half),
+  )
+  assert [type(part) for part in found] == [type(part) for part in border]
+  assert in_dtype(border, "float32") == border

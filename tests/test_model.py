@@ -34,6 +34,8 @@ def test_every_parameter_is_described():
     ("pipeline.schedule", "mine.json"),
     ("pipeline.layer_times", "times.json"),
     ("pipeline.xla", True),
+    ("pipeline.compute_dtype", "bfloat16"),
+    ("pipeline.compute_dtype", "float16"),
     ("train.max_steps", 0),
     ("train.seed", 2**70),
     ("train.eval_interval_steps", 5),
@@ -73,6 +75,7 @@ def test_every_parameter_is_checked():
   paths = {f"train.{key}" for key in model.TrainParams().GetKeys()}
   paths |= {f"pipeline.{key}" for key in model.PipelineParams().GetKeys()}
   others = {"schedule", "remat", "lengths", "devices", "xla", "layer_times"}
+  others |= {"compute_dtype"}
   # tests/test_saving.py
   saving = {"save_interval_minutes", "keep_every_hours", "keep_best"}
   saving |= {"warm_start", "warm_start_rules"}
@@ -105,11 +108,34 @@ def test_hardware_that_is_not_known_is_refused(value, message):
     model.check(make().Set(**{"train.hardware": value}))
 
 
-@pytest.mark.parametrize("key", ["schedule", "remat"])
+@pytest.mark.parametrize("key", ["schedule", "remat", "compute_dtype"])
 @pytest.mark.parametrize("value", [None, 1, True, "cel", ("cell",)])
 def test_choices_are_one_of_the_names(key, value):
   with pytest.raises(ValueError, match=rf"^pipeline.{key}=.*: must be one of "):
     model.check(make().Set(**{f"pipeline.{key}": value}))
+
+
+def test_the_nearest_compute_dtype_is_named():
+  message = (
+    r"pipeline\.compute_dtype='bfloat': must be one of float32, bfloat16, float16; did "
+    r"you mean 'bfloat16'\?$"
+  )
+  with pytest.raises(ValueError, match=message):
+    model.check(make().Set(**{"pipeline.compute_dtype": "bfloat"}))
+
+
+@pytest.mark.parametrize("key", ["loss_scale", "loss_scale_steps"])
+def test_only_float16_scales_the_loss(key):
+  for dtype in ("float32", "bfloat16", "float16"):
+    p = make().Set(**{"pipeline.compute_dtype": dtype, f"task.learner.{key}": 8})
+    if dtype == "float16":
+      model.check(p)
+    else:
+      message = (
+        rf"^task\.learner\.{key}=8: must be 0 with pipeline.compute_dtype='{dtype}'"
+      )
+      with pytest.raises(ValueError, match=message):
+        model.check(p)
 
 
 @pytest.mark.parametrize(

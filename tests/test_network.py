@@ -81,6 +81,29 @@ def test_states_are_those_of_the_learner(optimizer, slots):
   assert last.fields == {"label"}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_borders_and_activations_in_16_bits_have_half_of_the_bytes(dtype):
+  def network(dtype):
+    p = registry.Get("lm.shakespeare.Char")().Model()
+    return Network(p.Set(**{"pipeline.compute_dtype": dtype}))
+
+  half, full = network(dtype), network("float32")
+  pairs = list(zip(half.costs(8), full.costs(8), strict=True))
+  for small, large in pairs[:-1]:
+    assert small.out_shapes.dtype == dtype
+    assert 2 * small.border_bytes == large.border_bytes
+  # Metrics are single numbers of float32.
+  assert pairs[-1][0].out_shapes == pairs[-1][1].out_shapes
+  # All that a block keeps, but for masks of a byte and two float32 a row.
+  rows = 4 * 128
+  masks, numbers = 2 * rows * 128, 2 * 4 * rows
+  small, large = pairs[1]
+  rest = masks + numbers
+  assert 2 * (small.activation_bytes - rest) == large.activation_bytes - rest
+  assert half.states == full.states
+  assert half.field_bytes(8) == full.field_bytes(8)
+
+
 def test_frozen_weights_have_no_gradient_and_moving_statistics_no_slot():
   frozen = Priced.Params().Set(name="a", weights=10, trainable=False)
   norm = BatchNorm.Params().Set(name="b", dim=4)

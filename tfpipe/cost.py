@@ -13,7 +13,7 @@ from typing import Any
 
 from tfpipe.spelling import nearest
 
-__all__ = ["ArraySpec", "LayerCost", "flatten", "total"]
+__all__ = ["ArraySpec", "LayerCost", "flatten", "in_dtype", "total"]
 
 _DTYPE_BYTES = {
   "bool": 1,
@@ -63,9 +63,14 @@ class ArraySpec:
     return math.prod(self.shape)
 
   @property
+  def itemsize(self) -> int:
+    """Bytes of an element."""
+    return _DTYPE_BYTES[self.dtype]
+
+  @property
   def bytes(self) -> int:
     """Bytes of the array."""
-    return self.size * _DTYPE_BYTES[self.dtype]
+    return self.size * self.itemsize
 
 
 @dataclass(frozen=True)
@@ -153,3 +158,24 @@ def flatten(structure: Any, path: str = "out_shapes") -> list[ArraySpec]:
       "or dict"
     )
   return [spec for where, part in parts for spec in flatten(part, where)]
+
+
+def in_dtype(structure: Any, dtype: str) -> Any:
+  """Gives a border of layers that compute in a dtype.
+
+  Args:
+    structure: tuples, lists and dicts, nested, of ArraySpec and None.
+    dtype: of all float32 arrays but single numbers, which stay as they are.
+  """
+  if isinstance(structure, ArraySpec):
+    moves = structure.dtype == "float32" and structure.shape
+    return ArraySpec(structure.shape, dtype) if moves else structure
+  if isinstance(structure, dict):
+    parts = {key: in_dtype(part, dtype) for key, part in structure.items()}
+    return type(structure)(parts)
+  if isinstance(structure, (tuple, list)):
+    found = [in_dtype(part, dtype) for part in structure]
+    # A named tuple takes its fields one by one.
+    whole = hasattr(structure, "_fields")
+    return type(structure)(*found) if whole else type(structure)(found)
+  return structure

@@ -11,6 +11,7 @@ from tfpipe.spelling import nearest
 
 REMAT = ("none", "cell", "layer")
 SPIKE_POLICIES = ("warn", "skip", "stop")
+COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 DEVICE_KINDS = ("auto", "cpu", "gpu")
 ZB_AUTO = "zb_auto"
 SCHEDULES = (*schedule.NAMES, ZB_AUTO)
@@ -60,6 +61,13 @@ def PipelineParams() -> Params:
     "",
     "File of measured times of the layers (tools/profile_layers.py), for the cut and "
     "the prediction; empty: by FLOPs.",
+  )
+  p.Define(
+    "compute_dtype",
+    "float32",
+    "What layers compute in and hand on: float32, bfloat16 or float16. Weights, slots, "
+    "sums of gradients, norms, softmax, losses and metrics are float32 in any case. "
+    "With float16 the loss is scaled, see task.learner.loss_scale.",
   )
   p.Define(
     "xla",
@@ -169,6 +177,8 @@ def check(p: Params) -> None:
   _check_schedule(p.pipeline)
   _check_count("pipeline", p.pipeline, "intra_op_threads", 0)
   _check_choice("pipeline", p.pipeline, "remat", REMAT)
+  _check_choice("pipeline", p.pipeline, "compute_dtype", COMPUTE_DTYPES)
+  _check_loss_scale(p)
   if not isinstance(p.pipeline.xla, bool):
     raise ValueError(f"pipeline.xla={p.pipeline.xla!r}: must be True or False")
   lengths = p.pipeline.lengths
@@ -288,6 +298,19 @@ def _check_schedule(pipe: Params) -> None:
       raise ValueError(
         f"pipeline.{option}={pipe.Get(option)}: must be 0 with schedule {name}; only "
         f"{', '.join(having)} take it"
+      )
+
+
+def _check_loss_scale(p: Params) -> None:
+  """Refuses settings of a loss scale that there is not."""
+  if p.pipeline.compute_dtype == "float16":
+    return
+  for key in ("loss_scale", "loss_scale_steps"):
+    value = p.task.learner.Get(key)
+    if value:
+      raise ValueError(
+        f"task.learner.{key}={value!r}: must be 0 with pipeline.compute_dtype="
+        f"{p.pipeline.compute_dtype!r}; only float16 scales the loss"
       )
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tfpipe import model
-from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.cost import ArraySpec, LayerCost, in_dtype
 from tfpipe.memory import LayerState
 from tfpipe.nested_map import NestedMap
 from tfpipe.params import InstantiableParams, Params
@@ -142,9 +142,9 @@ class Network:
         )
 
   def _ask(self, micro_batch: Mapping[str, ArraySpec]) -> tuple[LayerCost, ...]:
-    names = self._task.INPUT_FIELDS
+    names, dtype = self._task.INPUT_FIELDS, self._params.pipeline.compute_dtype
     _check_fields("the task", names, micro_batch)
-    inputs: Any = tuple(micro_batch[name] for name in names)
+    inputs: Any = in_dtype(tuple(micro_batch[name] for name in names), dtype)
     known: dict[Any, LayerCost] = {}
     costs = []
     for key, layer in zip(self._keys, self._layers, strict=True):
@@ -156,7 +156,9 @@ class Network:
           _check_fields(f"layer {layer.name!r}", layer.cls.SIDE_INPUTS, micro_batch)
           side = {name: micro_batch[name] for name in layer.cls.SIDE_INPUTS}
           args = (*args, NestedMap(side))
-        known[key] = layer.cls.FPropMeta(layer, *args)
+        cost = layer.cls.FPropMeta(layer, *args)
+        border = in_dtype(cost.out_shapes, dtype)
+        known[key] = dataclasses.replace(cost, out_shapes=border)
       costs.append(dataclasses.replace(known[key], name=layer.name))
       inputs = costs[-1].out_shapes
     if not isinstance(inputs, dict) or "loss" not in inputs:

@@ -123,8 +123,8 @@ class FactorizedReduction(Layer):
     (x,) = inputs
     layer = params.Instantiate()
     batch, height, width, channels = x.shape
-    half = ArraySpec((batch, -(-height // 2), -(-width // 2), channels))
-    y = ArraySpec((*half.shape[:3], params.filters))
+    half = ArraySpec((batch, -(-height // 2), -(-width // 2), channels), x.dtype)
+    y = ArraySpec((*half.shape[:3], params.filters), x.dtype)
     costs = [conv.FPropMeta(conv.params, half) for conv in layer.conv]
     costs.append(layer.norm.FPropMeta(layer.norm.params, y))
     return sum_costs(cls, params, costs, y, kept=2 * half.bytes + y.bytes)

@@ -204,7 +204,7 @@ class _Measure:
 
   def relu(self, x: ArraySpec) -> ArraySpec:
     if id(x) not in self._relus:
-      y = self._relus[id(x)] = ArraySpec(x.shape)
+      y = self._relus[id(x)] = ArraySpec(x.shape, x.dtype)
       self._kept[id(y)] = y
     return self._relus[id(x)]
 
@@ -214,11 +214,11 @@ class _Measure:
 
   def add(self, left: ArraySpec, right: ArraySpec) -> ArraySpec:
     self.flops += left.size
-    return ArraySpec(left.shape)
+    return ArraySpec(left.shape, left.dtype)
 
   def concat(self, parts: list[ArraySpec]) -> ArraySpec:
     channels = sum(part.shape[-1] for part in parts)
-    return ArraySpec((*parts[0].shape[:-1], channels))
+    return ArraySpec((*parts[0].shape[:-1], channels), parts[0].dtype)
 
   def kept_bytes(self, inputs: tuple[ArraySpec, ...]) -> int:
     """Gives the bytes of values that operations keep, inputs of the cell excepted."""

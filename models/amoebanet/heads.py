@@ -50,7 +50,7 @@ class Logits(Layer):
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
     """Gives the cost."""
     (x,) = inputs
-    y = ArraySpec((x.shape[0], params.num_classes))
+    y = ArraySpec((x.shape[0], params.num_classes), x.dtype)
     products = 2 * y.size * params.input_channels
     return cls.Cost(params, y, flops=y.size, matmul_flops=products)
 
@@ -160,7 +160,7 @@ class AuxHead(Layer):
     pool = layer.pool.FPropMeta(layer.pool.params, x)
     chain = layer.chain.FPropMeta(layer.chain.params, pool.out_shapes)
     y = chain.out_shapes
-    features = ArraySpec((y.shape[0], y.shape[3]))
+    features = ArraySpec((y.shape[0], y.shape[3]), y.dtype)
     logits = layer.logits.FPropMeta(layer.logits.params, features)
     kept = x.bytes + pool.out_shapes.bytes + y.bytes
     return sum_costs(cls, params, [pool, chain, logits], logits.out_shapes, kept=kept)

@@ -57,7 +57,7 @@ class TransformerBlock(Layer):
       self.CreateChild(name, child)
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
-    """Maps x, float32 [batch, time, dim], to the same shape."""
+    """Maps x [batch, time, dim] to the same shape and dtype."""
     x, *side = inputs
     y = self.attention_norm.FProp(theta.attention_norm, x)
     y = self.attention.FProp(theta.attention, y, *side)

@@ -52,6 +52,7 @@ def make_pipeline(
   seed: int = SEED,
   xla: bool = False,
   serial: bool = False,
+  compute_dtype: str = "float32",
   **options: int,
 ) -> Pipeline:
   """Cuts layers evenly, or by `lengths`; stages go to CPUs from `first_device` on.
@@ -75,6 +76,7 @@ def make_pipeline(
     seed=seed,
     remat_layers=remat == "layer",
     execution=Execution(serial=serial, xla=xla),
+    compute_dtype=compute_dtype,
   )
 
 
@@ -91,7 +93,9 @@ class Training:
     self._tf = tf
     self.pipeline = pipeline
     self.learner = learner
-    learner.create_state(pipeline.trainable(), pipeline.l2_names())
+    learner.create_state(
+      pipeline.trainable(), pipeline.l2_names(), scales_loss=pipeline.scales_loss
+    )
     self.function = pipeline.train_function(learner, specs(tf, batch), timed=timed)
 
   def step(self, batch: Arrays) -> dict:

@@ -16,7 +16,7 @@ KEPT = {"none": 0, "relu": 1, "gelu": 2}
 
 
 def apply(name: str, x: tf.Tensor) -> tf.Tensor:
-  """Applies the activation of that name to float32 x of any shape."""
+  """Applies the activation of that name to x of any shape."""
   if name == "relu":
     return tf.nn.relu(x)
   if name == "gelu":
@@ -28,16 +28,19 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
   """Computes x·Φ(x), the exact Gaussian error linear unit (arXiv:1606.08415).
 
   Its own gradient, Φ(x) + x·φ(x), keeps two arrays where that of `tf.nn.gelu` keeps
-  four, and takes 0.8 of its time.
+  four, and takes 0.8 of its time. Both factors are computed in float32.
   """
 
   @tf.custom_gradient
   def call(x: tf.Tensor) -> Any:
-    cdf = 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+    erf = tf.math.erf(tf.cast(x, tf.float32) * math.sqrt(0.5))
+    cdf = tf.cast(0.5 * (1.0 + erf), x.dtype)
 
     def gradient(dy: tf.Tensor) -> tf.Tensor:
-      density = tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
-      return dy * (cdf + x * density)
+      wide = tf.cast(x, tf.float32)
+      density = tf.exp(-0.5 * wide * wide) * (1.0 / math.sqrt(2.0 * math.pi))
+      slope = tf.cast(cdf, tf.float32) + wide * density
+      return tf.cast(tf.cast(dy, tf.float32) * slope, x.dtype)
 
     return x * cdf, gradient
 

@@ -51,7 +51,7 @@ class MultiHeadAttention(Layer):
     )
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
-    """Maps x, float32 [batch, time, dim], to the same shape."""
+    """Maps x [batch, time, dim] to the same shape and dtype."""
     x = inputs[0]
     heads = self.params.num_heads
     batch, time, dim = x.shape
@@ -60,7 +60,7 @@ class MultiHeadAttention(Layer):
     )
     q, k, v = tf.split(tf.transpose(qkv, [0, 2, 1, 3]), 3, axis=1)
     scores = tf.matmul(q * math.sqrt(heads / dim), k, transpose_b=True)
-    seen = tf.nn.softmax(scores + self._mask(*inputs))
+    seen = masked_softmax(scores, self._mask(*inputs))
     y = tf.transpose(tf.matmul(seen, v), [0, 2, 1, 3])
     return self.output.FProp(theta.output, tf.reshape(y, x.shape))
 
@@ -86,7 +86,7 @@ class MultiHeadAttention(Layer):
       flops=5 * x.size + 6 * scores + time * time,
       matmul_flops=8 * x.size * p.dim + 4 * x.size * time,
       # Scaled queries, keys, values, the heads' output; the softmax.
-      activation_bytes=4 * x.bytes + 4 * scores,
+      activation_bytes=4 * x.bytes + x.itemsize * scores,
     )
 
 
@@ -119,6 +119,34 @@ class SegmentAttention(MultiHeadAttention):
     cost = super().FPropMeta(params, x)
     # The comparison of segments.
     return dataclasses.replace(cost, flops=cost.flops + x.shape[0] * x.shape[1] ** 2)
+
+
+def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+  """Computes, in float32, softmax over the last dimension of `scores + mask`.
+
+  Its own gradient is that of `tf.nn.softmax`, and keeps the result in the dtype in
+  which it is handed on.
+
+  Args:
+    scores: [..., time, time].
+    mask: float32, of a shape that is broadcast to that of the scores; 0 or -inf.
+
+  Returns:
+    Shape and dtype of the scores.
+  """
+
+  @tf.custom_gradient
+  def call(scores: tf.Tensor) -> Any:
+    y = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
+
+    def gradient(dy: tf.Tensor) -> tf.Tensor:
+      seen, dy = tf.cast(y, tf.float32), tf.cast(dy, tf.float32)
+      along = tf.reduce_sum(dy * seen, -1, keepdims=True)
+      return tf.cast((dy - along) * seen, scores.dtype)
+
+    return y, gradient
+
+  return call(scores)
 
 
 def causal_mask(time: int) -> tf.Tensor:

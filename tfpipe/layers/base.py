@@ -33,6 +33,8 @@ class WeightParams:
     trainable: False for moving statistics and frozen weights.
     l2: whether the L2 term of the loss counts it (kernels: yes; biases, norms: no).
     tied_to: global name of a weight that this one is, instead of a new one.
+    stays_float32: whether FProp gets it in float32 even if it computes in another
+      dtype: what belongs to norms, and tables of which a few rows are read.
   """
 
   shape: tuple[int, ...]
@@ -40,6 +42,7 @@ class WeightParams:
   trainable: bool = True
   l2: bool = False
   tied_to: str = ""
+  stays_float32: bool = False
 
 
 class Layer:
@@ -48,6 +51,12 @@ class Layer:
   Subclasses declare children, weights and seeds in `__init__`, and define `FProp` and
   `FPropMeta`. `theta` mirrors the tree of children: `theta.child.w`; a list of children
   is a list there.
+
+  Attributes:
+    params: a copy of its Params.
+    path: its place in the tree, below the layer that a pipeline has.
+    compute_dtype: a pipeline's own; theta and inputs enter FProp in it, see
+      `pipeline.mixed_precision`.
   """
 
   # Whether the gradients of the weights are computed apart from those of the inputs,
@@ -68,6 +77,7 @@ class Layer:
   def __init__(self, params: InstantiableParams) -> None:
     self.params = params.Copy()
     self.path = ""
+    self.compute_dtype = "float32"
     self._children: dict[str, Layer | list[Layer]] = {}
     self._weights: dict[str, WeightParams] = {}
     self._seeds: list[str] = []
@@ -230,11 +240,16 @@ class Layer:
     )
 
   def AddMoments(self, mean: tf.Tensor, variance: tf.Tensor, decay: float) -> None:
-    """Hands out a micro-batch's moments.
+    """Hands out a micro-batch's moments, float32.
 
     The weights `moving_mean` and `moving_variance` of this layer step once per
     mini-batch, with the moments pooled over its micro-batches.
     """
+    if mean.dtype != tf.float32 or variance.dtype != tf.float32:
+      raise ValueError(
+        f"{type(self).__name__} {self.path!r}: moments must be float32; got "
+        f"{mean.dtype.name} and {variance.dtype.name}"
+      )
     if _Mode.aux is not None:
       if self.path in _Mode.aux.moments:
         raise ValueError(

@@ -7,6 +7,7 @@ micro-batches (GPipe, section 2.3).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +28,7 @@ class BatchNorm(Layer):
   `FProp(theta, x)`: [batch, height, width, dim] → the same. Weights [dim]: `gamma`,
   `beta`, and `moving_mean`, `moving_variance`, which aren't trained. Mean and (biased)
   variance are those of x in training; in evaluation, and if the layer is frozen, the
-  moving ones.
+  moving ones. All of them are float32, whatever the dtype of x and y.
   """
 
   SPLITS_BACKWARD = False  # one op gives all gradients
@@ -46,11 +47,14 @@ class BatchNorm(Layer):
     dim = check_count(self, params, "dim", 1)
     check_number(self, params, "decay", "[0, 1]")
     check_number(self, params, "epsilon", "(0, 1)")
-    zeros, ones = WeightInit.Constant(0.0), WeightInit.Constant(1.0)
-    self.CreateVariable("gamma", WeightParams((dim,), ones))
-    self.CreateVariable("beta", WeightParams((dim,), zeros))
-    self.CreateVariable("moving_mean", WeightParams((dim,), zeros, trainable=False))
-    self.CreateVariable("moving_variance", WeightParams((dim,), ones, trainable=False))
+    zeros, ones = (
+      WeightParams((dim,), WeightInit.Constant(value), stays_float32=True)
+      for value in (0.0, 1.0)
+    )
+    self.CreateVariable("gamma", ones)
+    self.CreateVariable("beta", zeros)
+    self.CreateVariable("moving_mean", dataclasses.replace(zeros, trainable=False))
+    self.CreateVariable("moving_variance", dataclasses.replace(ones, trainable=False))
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
     """Normalizes x, and hands out its moments in training."""

@@ -61,9 +61,9 @@ class Conv2D(Layer):
     out = window.output_map(
       params.name, x, (height, width), params.filter_stride, params.padding
     )
-    y = ArraySpec((x.shape[0], *out, filters))
+    y = ArraySpec((x.shape[0], *out, filters), x.dtype)
     picks = height == width == 1 and params.filter_stride != _ONES
-    picked = ArraySpec((*y.shape[:3], channels))
+    picked = ArraySpec((*y.shape[:3], channels), x.dtype)
     return cls.Cost(
       params,
       y,
@@ -125,18 +125,19 @@ class SeparableConv2D(Layer):
     window.check_map(params.name, x, channels)
     stride, dilation = params.stride, params.dilation
     batch, *sides, _ = x.shape
-    middle = ArraySpec((batch, *(-(-side // stride) for side in sides), channels))
+    sides_out = (-(-side // stride) for side in sides)
+    middle = ArraySpec((batch, *sides_out, channels), x.dtype)
     kept = middle.bytes
     if dilation > 1:
       # TensorFlow convolves dilation² interleaved maps, padded to equal sizes.
       batch *= dilation**2
       rows, columns = (-(-side // dilation) for side in sides)
       padded = (batch, rows + height - 1, columns + width - 1, channels)
-      kept += ArraySpec(padded).bytes
+      kept += ArraySpec(padded, x.dtype).bytes
       depthwise = batch * rows * columns * channels * height * width
     else:
       depthwise = middle.size * height * width
-    y = ArraySpec((*middle.shape[:3], filters))
+    y = ArraySpec((*middle.shape[:3], filters), x.dtype)
     return cls.Cost(
       params,
       y,

@@ -104,9 +104,11 @@ class DropPath(Layer):
     # rng, then min(1, step / total) · rest, 1 - it; floor(keep + draw) / keep.
     draws = rng.uniform_flops((paths[0].shape[0], params.num_paths))
     flops = draws + 4 + 2 * masks + sum(x.size for x in paths)
-    return cls.Cost(params, paths, flops=flops, activation_bytes=4 * masks)
+    kept = paths[0].itemsize * masks
+    return cls.Cost(params, paths, flops=flops, activation_bytes=kept)
 
 
 def scaled(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
   """Multiplies each example of x [batch, ...] by its element of scale [batch]."""
+  scale = tf.cast(scale, x.dtype)
   return x * tf.reshape(scale, [-1] + [1] * (len(x.shape) - 1))

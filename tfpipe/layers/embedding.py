@@ -22,7 +22,8 @@ class Embedding(Layer):
 
   The table starts with standard deviation 1/sqrt(dim), so that it can be the softmax
   matrix too. Source: Vaswani et al., arXiv:1706.03762, sections 3.4 and 3.5. The
-  gradient of the table is IndexedSlices.
+  gradient of the table is IndexedSlices. All is float32: a few rows of the
+  table are read, and casting the whole of it would cost more than that.
   """
 
   dropout: Dropout
@@ -47,9 +48,11 @@ class Embedding(Layer):
     dim = check_count(self, p, "dim", 1)
     max_length = check_count(self, p, "max_length", 1)
     init = WeightInit.Gaussian(dim**-0.5)
-    self.CreateVariable("w", WeightParams((vocab_size, dim), init))
+    self.CreateVariable("w", WeightParams((vocab_size, dim), init, stays_float32=True))
     if check_choice(self, p, "positions", ("sinusoid", "learned", "none")) == "learned":
-      self.CreateVariable("positions", WeightParams((max_length, dim), init))
+      self.CreateVariable(
+        "positions", WeightParams((max_length, dim), init, stays_float32=True)
+      )
     elif p.positions == "sinusoid" and dim % 2:
       raise ValueError(f"{p.name}: dim={dim} is odd; sinusoid positions need it even")
     self.CreateChild("dropout", Dropout.Params().Set(keep_prob=p.dropout_keep_prob))

@@ -49,7 +49,7 @@ class FeedForward(Layer):
     self.CreateChild("output", linear.Copy().Set(in_dim=hidden_dim, out_dim=dim))
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
-    """Maps x, float32 [..., dim], to the same shape."""
+    """Maps x [..., dim] to the same shape and dtype."""
     (x,) = inputs
     return self.output.FProp(theta.output, self.hidden.FProp(theta.hidden, x))
 
@@ -60,7 +60,7 @@ class FeedForward(Layer):
     p = params
     if x.shape[-1] != p.dim:
       raise ValueError(f"{p.name}: dim={p.dim}, but the input is {x.shape}")
-    hidden = ArraySpec((*x.shape[:-1], p.hidden_dim))
+    hidden = ArraySpec((*x.shape[:-1], p.hidden_dim), x.dtype)
     # The output of relu is what the second product keeps, too.
     kept = {"relu": 1, "gelu": 3}[p.activation]
     return cls.Cost(

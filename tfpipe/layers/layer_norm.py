@@ -16,7 +16,8 @@ from tfpipe.params import InstantiableParams
 class LayerNorm(Layer):
   """`(x - mean)/sqrt(variance + epsilon)·scale + bias` over the last dimension.
 
-  Source: Ba, Kiros and Hinton, arXiv:1607.06450. Keeps the normalized input.
+  Source: Ba, Kiros and Hinton, arXiv:1607.06450. Computes in float32; keeps the
+  normalized input in its own dtype.
   """
 
   @classmethod
@@ -31,13 +32,15 @@ class LayerNorm(Layer):
     super().__init__(params)
     dim = check_count(self, self.params, "dim", 1)
     check_number(self, self.params, "epsilon", "(0, inf)")
-    self.CreateVariable("scale", WeightParams((dim,), WeightInit.Constant(1.0)))
-    self.CreateVariable("bias", WeightParams((dim,), WeightInit.Constant(0.0)))
+    for name, value in (("scale", 1.0), ("bias", 0.0)):
+      init = WeightInit.Constant(value)
+      self.CreateVariable(name, WeightParams((dim,), init, stays_float32=True))
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
-    """Normalizes x, float32 [..., dim]."""
+    """Normalizes x [..., dim]."""
     (x,) = inputs
-    return normalize(x, self.params.epsilon) * theta.scale + theta.bias
+    y = tf.cast(normalize(x, self.params.epsilon), tf.float32)
+    return tf.cast(y * theta.scale + theta.bias, x.dtype)
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
@@ -52,23 +55,25 @@ class LayerNorm(Layer):
 
 
 def normalize(x: tf.Tensor, epsilon: float) -> tf.Tensor:
-  """Brings the last dimension of float32 x to mean 0 and variance 1.
+  """Brings the last dimension of x to mean 0 and variance 1, computed in float32.
 
-  Its own gradient keeps the result and a number a row, half of what that of the single
-  operations keeps.
+  Its own gradient keeps the result, in the dtype of x, and a number a row, half of what
+  that of the single operations keeps.
   """
 
   @tf.custom_gradient
   def call(x: tf.Tensor) -> Any:
-    centered = x - tf.reduce_mean(x, -1, keepdims=True)
+    wide = tf.cast(x, tf.float32)
+    centered = wide - tf.reduce_mean(wide, -1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
     inverse = tf.math.rsqrt(variance + epsilon)
-    y = centered * inverse
+    y = tf.cast(centered * inverse, x.dtype)
 
     def gradient(dy: tf.Tensor) -> tf.Tensor:
+      dy, normal = tf.cast(dy, tf.float32), tf.cast(y, tf.float32)
       mean = tf.reduce_mean(dy, -1, keepdims=True)
-      along = tf.reduce_mean(dy * y, -1, keepdims=True)
-      return inverse * (dy - mean - y * along)
+      along = tf.reduce_mean(dy * normal, -1, keepdims=True)
+      return tf.cast(inverse * (dy - mean - normal * along), x.dtype)
 
     return y, gradient
 

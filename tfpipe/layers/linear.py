@@ -43,7 +43,7 @@ class Linear(Layer):
       self.CreateVariable("b", WeightParams((out_dim,), WeightInit.Constant(0.0)))
 
   def FProp(self, theta: NestedMap, *inputs: Any) -> tf.Tensor:
-    """Maps x, float32 [..., in_dim], to float32 [..., out_dim]."""
+    """Maps x [..., in_dim] to [..., out_dim] of the same dtype."""
     (x,) = inputs
     p = self.params
     # One 2-D product: a batched one would not share w between the batch's rows.
@@ -60,7 +60,7 @@ class Linear(Layer):
     p = params
     if x.shape[-1] != p.in_dim:
       raise ValueError(f"{p.name}: in_dim={p.in_dim}, but the input is {x.shape}")
-    out = ArraySpec((*x.shape[:-1], p.out_dim))
+    out = ArraySpec((*x.shape[:-1], p.out_dim), x.dtype)
     return cls.Cost(
       p,
       out,

@@ -39,7 +39,7 @@ class _Pool(Layer):
     out = window.output_map(
       params.name, x, (side, side), (stride, stride), params.padding
     )
-    y = ArraySpec((x.shape[0], *out, x.shape[3]))
+    y = ArraySpec((x.shape[0], *out, x.shape[3]), x.dtype)
     return cls.Cost(
       params, y, flops=side * side * y.size, activation_bytes=cls._kept(y)
     )
@@ -95,5 +95,5 @@ class GlobalAvgPool(Layer):
     """Gives the cost: one addition a cell."""
     (x,) = inputs
     window.check_map(params.name, x)
-    y = ArraySpec((x.shape[0], x.shape[3]))
+    y = ArraySpec((x.shape[0], x.shape[3]), x.dtype)
     return cls.Cost(params, y, flops=x.size)

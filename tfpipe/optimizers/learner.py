@@ -18,6 +18,7 @@ from tfpipe.checks import (
   instantiate,
 )
 from tfpipe.lazy import tf
+from tfpipe.optimizers import loss_scale
 from tfpipe.optimizers import state as state_lib
 from tfpipe.optimizers.accumulate import accumulate, clear
 from tfpipe.optimizers.adam import Adam
@@ -73,6 +74,18 @@ class Learner:
       "max_skips", 0, "Most skipped updates in a row before stopping. 0 sets no limit."
     )
     p.Define("accumulate_steps", 1, "Number of calls of apply that make one update.")
+    p.Define(
+      "loss_scale",
+      0.0,
+      "First factor of the sum of the loss with pipeline.compute_dtype=float16. A "
+      f"gradient that is not finite halves it. 0: {loss_scale.FIRST:g}.",
+    )
+    p.Define(
+      "loss_scale_steps",
+      0,
+      "Updates without such a gradient after which loss_scale doubles. 0: "
+      f"{loss_scale.STEPS}.",
+    )
     return p
 
   def __init__(self, params: Params) -> None:
@@ -86,6 +99,7 @@ class Learner:
     self._stops = check_choice(self, params, "nonfinite", ("stop", "skip")) == "stop"
     self._max_skips = check_count(self, params, "max_skips", 0)
     self._accumulate_steps = check_count(self, params, "accumulate_steps", 1)
+    self._first_scale = loss_scale.check(self, params)
     self._update = Update(
       optimizer=self.optimizer,
       schedule=schedule,
@@ -94,6 +108,7 @@ class Learner:
       l2=self._l2,
       ema_decay=self._ema_decay,
       ema_ramp=check_bool(self, params, "ema_ramp"),
+      scale_steps=check_count(self, params, "loss_scale_steps", 0) or loss_scale.STEPS,
     )
     if self._update.ema_ramp and not self._ema_decay:
       raise ValueError("Learner.ema_ramp = True has no effect while ema_decay = 0")
@@ -144,7 +159,11 @@ class Learner:
     return totals
 
   def create_state(
-    self, weights: Mapping[str, tf.Variable], l2_names: Collection[str] = ()
+    self,
+    weights: Mapping[str, tf.Variable],
+    l2_names: Collection[str] = (),
+    *,
+    scales_loss: bool = False,
   ) -> None:
     """Creates slots, averages, accumulators and counters for the weights to train.
 
@@ -153,6 +172,8 @@ class Learner:
     Args:
       weights: float32 variables by layer name. A shared weight is given once.
       l2_names: the weights that `weight_decay_l2` acts on.
+      scales_loss: whether the sums of `apply` are those of the loss times the state
+        `learner/loss_scale`.
 
     Raises:
       ValueError: no weights, one variable under two names, another dtype, or L2 names
@@ -178,6 +199,8 @@ class Learner:
         )
     accumulates = self._accumulate_steps > 1
     self._state |= state_lib.create_counters(accumulates=accumulates)
+    if scales_loss:
+      self._state |= loss_scale.create(self._first_scale)
     self._replicas = local_replicas(self._weights, self._state)
 
   def state(self) -> dict[str, tf.Variable]:
@@ -201,7 +224,7 @@ class Learner:
 
     Args:
       gradient_sums: gradients, for every weight, of the sum of the loss over all
-        examples of this call (not of its mean).
+        examples of this call (not of its mean), times the loss scale if there is one.
       weight: scalar, the total weight of these examples.
       measure: bool scalar, whether `update_norm` and `param_norm` are asked for.
 
@@ -218,6 +241,7 @@ class Learner:
       `param_norm`: norm of all weights after the update; likewise.
       `weight`: total weight of all calls and replicas.
       `nonfinite`: bool `[weights]`, by the order of `weight_names`.
+      `loss_scale`: if there is one, that of these sums.
 
     Raises:
       ValueError: no state yet, another strategy, or gradients that don't match.
@@ -239,7 +263,8 @@ class Learner:
 
     Raises:
       FloatingPointError: the update was skipped, and either a gradient isn't finite and
-        `nonfinite` is 'stop', or more than `max_skips` were skipped in a row.
+        `nonfinite` is 'stop', or more than `max_skips` were skipped in a row. A loss
+        scale that can still be halved answers for gradients that are not finite.
     """
     if not metrics["skipped"]:
       return
@@ -249,7 +274,7 @@ class Learner:
     if names:
       reason = f"the gradients of {len(names)} weights are not finite: "
       reason += ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    if names and self._stops:
+    if names and self._stops and not loss_scale.explains(metrics):
       raise FloatingPointError(f"update not applied: {reason}")
     skips = int(metrics["consecutive_skips"])
     if self._max_skips and skips > self._max_skips:

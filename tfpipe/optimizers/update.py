@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
+from tfpipe.optimizers import loss_scale
 from tfpipe.optimizers.gradients import HOST
 from tfpipe.optimizers.groups import Group, Kind, by_device, call_all, groups, handles
 from tfpipe.optimizers.state import SKIPS, STEP
@@ -32,6 +33,7 @@ class Update:
   l2: float
   ema_decay: float
   ema_ramp: bool
+  scale_steps: int
   _functions: dict[tuple[str, Kind], Function] = dataclasses.field(
     default_factory=dict, compare=False
   )
@@ -60,6 +62,8 @@ class Update:
     with tf.device(HOST):
       usable = (weight > 0) & tf.math.is_finite(weight)
       divisor = tf.where(usable, weight, 1.0)
+      scale = loss_scale.read(first)
+      divisor *= scale.get("loss_scale", 1.0)
     found = groups(first, l2_names)
     halves = self._halves(found, first, sums[0], divisor)
     l2_loss = self._l2_loss(first, l2_names)
@@ -79,6 +83,9 @@ class Update:
     )
     for replica in replicas:
       replica.state[SKIPS].assign(skips)
+    if scale:
+      overflows = usable & tf.logical_not(applied)
+      loss_scale.move(replicas, applied, overflows, self.scale_steps)
     with tf.device(HOST):
       return {
         "applied": applied,
@@ -92,6 +99,7 @@ class Update:
         "param_norm": param_norm,
         "weight": weight,
         "nonfinite": nonfinite,
+        **scale,
       }
 
   def none(self, replica: Replica, l2_names: Sequence[str]) -> Metrics:
@@ -109,6 +117,7 @@ class Update:
         "param_norm": tf.constant(0.0),
         "weight": tf.constant(0.0),
         "nonfinite": tf.zeros([len(replica.weights)], tf.bool),
+        **loss_scale.read(replica),
       }
 
   def _rate(self, replica: Replica) -> tf.Tensor:

@@ -135,8 +135,12 @@ def check_fields(
       )
 
 
-def check_metrics(metrics: object) -> None:
+def check_metrics(metrics: object, layer: str) -> None:
   """Checks what the last layer gives, as specs: name → (sum, weight), with `loss`.
+
+  Args:
+    metrics: what it gives.
+    layer: its name.
 
   Raises:
     ValueError: it is no dict with `loss`, or one of its values is no pair of float32
@@ -144,15 +148,16 @@ def check_metrics(metrics: object) -> None:
   """
   if not isinstance(metrics, Mapping) or "loss" not in metrics:
     raise ValueError(
-      "the last layer must return a NestedMap of metrics with 'loss' among them; got "
-      f"{metrics!r}"
+      f"the last layer, {layer!r}, must return a NestedMap of metrics with 'loss' "
+      f"among them; got {metrics!r}"
     )
   for name, pair in metrics.items():
     specs = pair if isinstance(pair, tuple) else ()
     scalars = [s for s in specs if isinstance(s, tf.TensorSpec) and s.shape.rank == 0]
     if len(specs) != 2 or [s.dtype for s in scalars] != [tf.float32] * 2:
       raise ValueError(
-        f"metric {name!r} must be a pair (sum, weight) of float32 scalars; got {pair!r}"
+        f"layer {layer!r}: metric {name!r} must be a pair (sum, weight) of float32 "
+        f"scalars; got {pair!r}"
       )
 
 

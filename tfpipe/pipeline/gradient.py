@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline import mixed_precision
 from tfpipe.pipeline.call import Call
 from tfpipe.pipeline.checks import check_compiles, check_pure
 from tfpipe.structure import is_differentiable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 # Ops that the backward does again instead of keeping what they give. A reshaped tensor
 # is the same memory once more; the gradient of max pooling on a CPU is several times as
 # fast where the pooling itself is in the same function.
-_AGAIN = ("MaxPool", "Reshape")
+_AGAIN = ("MaxPool", "Reshape", "Squeeze")
 
 
 class GradientKey(NamedTuple):
@@ -68,7 +69,11 @@ class LayerGradient:
     sources = [x for x in inputs if key.inputs and is_differentiable(x)]
     weights = [theta[place] for place in key.theta]
     graph = self._cutter.graph
-    with graph.as_default(), tf.name_scope("gradient"):
+    with (
+      mixed_precision.naming(function.layer),
+      graph.as_default(),
+      tf.name_scope("gradient"),
+    ):
       targets, dys = self._targets(function, key)
       found = _gradients(targets, [*sources, *weights], dys)
     check_pure(graph, function.layer)
@@ -90,7 +95,8 @@ class LayerGradient:
     targets = self._outputs[function.num_tensors :][: function.num_losses]
     if key.loss >= 0:
       targets.append(tensors[key.loss])
-    ones = [tf.ones_like(target) for target in targets]
+    scale = function.loss_scale
+    ones = [tf.ones_like(target) if scale is None else scale for target in targets]
     wanted = [y for y, comes in zip(tensors, key.dys, strict=True) if comes]
     self.dys = [tf.compat.v1.placeholder(y.dtype, y.shape) for y in wanted]
     return [*targets, *wanted], [*ones, *self.dys]
@@ -99,17 +105,26 @@ class LayerGradient:
     """Decides which op is run where, and so what is kept in between."""
     given = {tensor.op.name for tensor in [*self._args, *self.dys]}
     ops = self._cutter.reach(self._outputs, ())[0]
-    types = {name: self._cutter.graph.get_operation_by_name(name).type for name in ops}
-    forward = given | {name for name in ops if types[name] not in _AGAIN}
+    forward = given | {name for name in ops if not self._is_done_again(name, given)}
     _, kept = self._cutter.reach([*self._dxs, *self._dweights], forward)
     self.kept = [tensor for tensor in kept if tensor.op.name not in given]
     first, _ = self._cutter.reach(self._dxs, forward)
+    # B does not carry to W what W can cast itself.
+    first = {name for name in first if not self._is_cast_again(name, given)}
     _, rest = self._cutter.reach(self._dweights, forward | first)
     in_b = [self._cutter.source(g).op.name in first for g in self._dweights]
     pairs = zip(self.weights, in_b, strict=True)
     self.unsplit = tuple(place for place, is_in_b in pairs if is_in_b)
     known = {tensor.name for tensor in self.kept}
     self.carried = [t for t in rest if t.op.name not in given and t.name not in known]
+
+  def _is_done_again(self, name: str, given: set[str]) -> bool:
+    op = self._cutter.graph.get_operation_by_name(name)
+    return op.type in _AGAIN or mixed_precision.is_cast_again(op, given)
+
+  def _is_cast_again(self, name: str, given: set[str]) -> bool:
+    op = self._cutter.graph.get_operation_by_name(name)
+    return mixed_precision.is_cast_again(op, given)
 
   @functools.cached_property
   def forward(self) -> Call:

@@ -16,6 +16,7 @@ from typing import Any
 from tfpipe.layers.base import Aux, Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
+from tfpipe.pipeline import mixed_precision
 from tfpipe.pipeline.call import Call, Execution
 from tfpipe.pipeline.checks import check_pure, check_undecided
 from tfpipe.pipeline.gradient import GradientKey, LayerGradient
@@ -78,6 +79,14 @@ class LayerFunction:
     )
     self._gradients: dict[GradientKey, LayerGradient] = {}
 
+  @property
+  def loss_scale(self) -> tf.Tensor | None:
+    """What losses are differentiated times, of the arguments; None for once."""
+    names = list(self.layer.weights())
+    if mixed_precision.LOSS_SCALE not in names:
+      return None
+    return self.args[names.index(mixed_precision.LOSS_SCALE)]
+
   @functools.cached_property
   def forward(self) -> Call:
     """What gives the outputs."""
@@ -107,20 +116,19 @@ class LayerFunction:
   ) -> list[tf.Tensor]:
     self.num_traces += 1
     layer = self.layer
-    values = dict(zip(layer.weights(), theta, strict=True))
+    weights = dict(zip(layer.weights(), theta, strict=True))
+    values = mixed_precision.theta(layer, weights)
     values |= zip(layer.seeds(), tf.unstack(seeds), strict=True)
-    nest = self._in.pack(inputs)
+    nest = self._in.pack(mixed_precision.border(layer, inputs))
     args = nest if isinstance(nest, tuple) else (nest,)
     if layer.SIDE_INPUTS:
       args = (*args, NestedMap({name: side[name] for name in layer.SIDE_INPUTS}))
-    try:
+    with mixed_precision.naming(layer):
       with tracing(do_eval=self._do_eval) as aux, _nameless(layer):
         outputs = layer.FProp(layer.Theta(values), *args)
       self._out, tensors = Structure.split(outputs)
+      tensors = mixed_precision.border(layer, tensors)
       _check_handed_out(aux)
-    except Exception as error:
-      error.add_note(f"in layer {layer.name!r}")
-      raise
     self.moments = [(path, m.decay) for path, m in aux.moments.items()]
     self.num_losses = len(aux.losses)
     pairs = [t for m in aux.moments.values() for t in (m.mean, m.variance)]

@@ -11,7 +11,8 @@ from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.optimizers.gradients import HOST
 from tfpipe.optimizers.learner import Learner
-from tfpipe.pipeline import checks
+from tfpipe.optimizers.loss_scale import SCALE
+from tfpipe.pipeline import checks, mixed_precision
 from tfpipe.pipeline.builder import StepBuilder
 from tfpipe.pipeline.call import PLAIN, Execution, call
 from tfpipe.pipeline.cell import Cell, make_cells
@@ -36,6 +37,7 @@ class Pipeline:
   Attributes:
     weights: global name → variable, on the device of the stage that owns it.
     step: int64 variable, the mini-batches seen; random numbers go by it.
+    scales_loss: whether a learner must scale the loss, for float16 gradients.
 
   Raises:
     ValueError: layers, cut, schedule and devices do not fit, a device does not exist,
@@ -53,6 +55,7 @@ class Pipeline:
     seed: int = 0,
     remat_layers: bool = False,
     execution: Execution = PLAIN,
+    compute_dtype: str = "float32",
   ) -> None:
     checks.check_strategy()
     checks.check_layers(layers, ranges)
@@ -66,6 +69,8 @@ class Pipeline:
     self._remat_layers = remat_layers
     self._execution = execution
     self._declared = declared_weights(layers)
+    self.scales_loss = compute_dtype == "float16"
+    mixed_precision.prepare(layers, compute_dtype, SCALE if self.scales_loss else "")
     # TensorFlow forgets functions within loops and branches with the graph of the layer
     # that made them, even if a step calls them.
     self._traced: list[StepBuilder] = []
@@ -99,7 +104,8 @@ class Pipeline:
     """Traces one synchronous training step.
 
     Args:
-      learner: has its state created for `trainable()`.
+      learner: has its state created for `trainable()`; with `scales_loss` if the
+        pipeline computes in float16.
       batch: specs [batch, ...] of the fields of a mini-batch.
       timed: whether a step reports when it did what.
       marks: where each device counts the actions that it has done.
@@ -115,7 +121,8 @@ class Pipeline:
       2], seconds at which each of `timed_actions` started and ended, and `end`: when
       the update was done. With `losses` also `spike`, a bool, and `median`.
     """
-    builder = self._builder(self._schedule, batch, self.weights, do_eval=False)
+    weights = {**self.weights, **self._loss_scale(learner.state())}
+    builder = self._builder(self._schedule, batch, weights, do_eval=False)
 
     def step(batch: Mapping[str, tf.Tensor]) -> dict:
       result = builder.build(batch, self.step.read_value(), timed=timed, marks=marks)
@@ -169,7 +176,7 @@ class Pipeline:
     schedule = forward.schedule(
       len(self._ranges), self._schedule.num_micro_batches, self._schedule.placement
     )
-    values = {**self.weights, **(weights or {})}
+    values = {**self.weights, **(weights or {}), **self._loss_scale()}
     builder = self._builder(schedule, batch, values, do_eval=True)
 
     def evaluate(batch: Mapping[str, tf.Tensor]) -> Metrics:
@@ -188,7 +195,7 @@ class Pipeline:
     checks.check_fields(batch, self._layers, self._input_fields)
     part = _part(batch, schedule.num_micro_batches)
     cells = self._cells(part, self._ranges, do_eval=do_eval)
-    checks.check_metrics(cells[-1].function.out_specs)
+    checks.check_metrics(cells[-1].function.out_specs, self._layers[-1].name)
     builder = StepBuilder(
       cells,
       schedule,
@@ -232,12 +239,27 @@ class Pipeline:
     return Probe(
       self._cells(part, [(i, i + 1) for i in range(len(self._layers))]),
       devices,
-      self.weights,
+      {**self.weights, **self._loss_scale()},
       part,
       trainable=frozenset(self.trainable()),
       seed_keys=self._seed_keys,
       input_fields=self._input_fields,
     )
+
+  def _loss_scale(
+    self, state: Mapping[str, tf.Variable] | None = None
+  ) -> dict[str, tf.Variable]:
+    """Gives what losses are scaled by: of a learner's state, or 1."""
+    if not self.scales_loss:
+      return {}
+    if state is None:
+      return {SCALE: tf.Variable(tf.ones([]), trainable=False)}
+    if SCALE not in state:
+      raise ValueError(
+        "a pipeline that computes in float16 needs a learner that scales the loss: "
+        "create its state with scales_loss=True"
+      )
+    return {SCALE: state[SCALE]}
 
   def _create_weights(self, seed: int) -> dict[str, tf.Variable]:
     weights = {}

@@ -80,8 +80,8 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   forward is one that keeps all that the gradients read, whatever `pipeline.remat` is.
 
   Args:
-    params: of the run; of `pipeline`, only `num_micro_batches`, `intra_op_threads` and
-      `xla` matter.
+    params: of the run; of `pipeline`, only `num_micro_batches`, `intra_op_threads`,
+      `compute_dtype` and `xla` matter.
     devices: full names; on each a copy of the network is timed, all at once.
 
   Raises:
@@ -158,10 +158,15 @@ class _Subject:
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       execution=Execution(serial=pipe.intra_op_threads == 1, xla=pipe.xla),
+      compute_dtype=pipe.compute_dtype,
     )
     self._device = device
     self._learner = params.task.learner.Instantiate()
-    self._learner.create_state(self._pipeline.trainable(), self._pipeline.l2_names())
+    self._learner.create_state(
+      self._pipeline.trainable(),
+      self._pipeline.l2_names(),
+      scales_loss=self._pipeline.scales_loss,
+    )
     self._function = self._pipeline.train_function(
       self._learner, tensor_specs(source), timed=True
     )

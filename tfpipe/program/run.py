@@ -68,8 +68,13 @@ class Run:
       execution=Execution(
         serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
       ),
+      compute_dtype=params.pipeline.compute_dtype,
     )
-    self.learner.create_state(self.pipeline.trainable(), self.pipeline.l2_names())
+    self.learner.create_state(
+      self.pipeline.trainable(),
+      self.pipeline.l2_names(),
+      scales_loss=self.pipeline.scales_loss,
+    )
     train = params.train
     self.losses: LossWindow | None = None
     if train.loss_spike:

@@ -197,6 +197,8 @@ class Trainer:
     values["learning_rate"] = float(update["learning_rate"])
     values["grad_norm"] = float(update["grad_norm"])
     values["clip_factor"] = float(update["clip_factor"])
+    if "loss_scale" in update:
+      values["loss_scale"] = float(update["loss_scale"])
     rate, left = progress.rate(step)
     if rate:
       values["examples/s"] = rate
