@@ -27,7 +27,6 @@ from tools.benchmark_runs import (
   Bench,
   Figure,
   amoebanet,
-  amoebanet_times,
   decoder,
   least,
   ours,
@@ -50,10 +49,9 @@ def efficiency(bench: Bench) -> list[Figure]:
     "M=32, K=1": decoder(1, 32, rows=1),
     "M=32, K=2": decoder(2, 32, rows=1),
     "AmoebaNet, K=1": amoebanet(1),
+    "AmoebaNet, K=2": amoebanet(2, layer_times=bench.amoebanet_times),
   }
-  with amoebanet_times() as path:
-    runs["AmoebaNet, K=2"] = amoebanet(2, layer_times=path)
-    found = bench.turns(runs)
+  found = bench.turns(runs)
   figures = []
   for name, number in (("M=8", 8), ("M=32", 32), ("AmoebaNet", 8)):
     one, two = found[f"{name}, K=1"]["secs"], found[f"{name}, K=2"]["secs"]

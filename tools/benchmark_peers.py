@@ -9,7 +9,6 @@ from tools.benchmark_runs import (
   Bench,
   Figure,
   amoebanet,
-  amoebanet_times,
   decoder,
   least,
 )
@@ -118,11 +117,11 @@ def transformer(bench: Bench, sizes: Sizes, goals: dict[str, float]) -> list[Fig
 def amoebanets(bench: Bench) -> list[Figure]:
   """Compares an AmoebaNet with torchgpipe's, both cut by their own measurements."""
   command = ["tools.benchmark_torch", "--how=torchgpipe", "--amoebanet=18,64,64,16,8"]
-  with amoebanet_times() as path:
-    runs = {
-      "torchgpipe AmoebaNet": command,
-      "AmoebaNet, K=2, remat": amoebanet(2, layer_times=path, remat="cell"),
-    }
-    found = bench.turns(runs)
+  times = bench.amoebanet_times
+  runs = {
+    "torchgpipe AmoebaNet": command,
+    "AmoebaNet, K=2, remat": amoebanet(2, layer_times=times, remat="cell"),
+  }
+  found = bench.turns(runs)
   other, own = (found[name]["secs"] for name in runs)
   return [least("PyTorch torchgpipe AmoebaNet", other / own, 1.5, other, own)]

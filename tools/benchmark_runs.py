@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tfpipe.units import format_secs
@@ -49,6 +51,17 @@ class Bench:
   def __init__(self, *, quick: bool) -> None:
     self._rounds, self._steps = (1, 3) if quick else (3, 9)
     self.raw: dict[str, list[dict[str, Any]]] = {}
+
+  @cached_property
+  def amoebanet_times(self) -> str:
+    """A file of times of the AmoebaNet's layers, as stages of two; takes minutes."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = f"{folder}/times.json"
+    command = ["tools.profile_layers", f"--model={AMOEBANET}", "--device=cpu"]
+    command += ["--threads=1", "--num_partitions=2", "--num_micro_batches=8"]
+    run_tool([*command, f"--output={path}"])
+    return path
 
   def turns(self, runs: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """Runs commands in turn, several times; gives the medians of each.
@@ -163,17 +176,6 @@ def amoebanet(
     pipeline__remat=remat,
     pipeline__layer_times=layer_times,
   )
-
-
-@contextlib.contextmanager
-def amoebanet_times() -> Iterator[str]:
-  """Times the layers of the AmoebaNet, as stages of two; gives the file."""
-  with tempfile.TemporaryDirectory() as folder:
-    path = f"{folder}/times.json"
-    command = ["tools.profile_layers", f"--model={AMOEBANET}", "--device=cpu"]
-    command += ["--threads=1", "--num_partitions=2", "--num_micro_batches=8"]
-    run_tool([*command, f"--output={path}"])
-    yield path
 
 
 def least(name: str, value: float, goal: float, *secs: float) -> Figure:
