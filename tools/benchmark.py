@@ -5,29 +5,33 @@
 Every measurement is a process of its own; those that are compared take turns. Of the
 steps of a process the fastest counts, of the processes the median. The machine should
 do nothing else. PyTorch and torchgpipe are not among what tfpipe installs: without them
-the section `peers` says so.
+the sections `peers` and `memory` say so.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
-import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from absl import app, flags
 
 from tfpipe import schedule, simulate
 from tfpipe.plan import align
 from tfpipe.units import format_secs
+from tools.benchmark_memory import memory
+from tools.benchmark_peers import peers
+from tools.benchmark_runs import (
+  PARTIAL,
+  Bench,
+  Figure,
+  amoebanet,
+  decoder,
+  least,
+  ours,
+)
 
-DECODER = "lm.benchmark.Decoder"
-AMOEBANET = "image.benchmark.AmoebaNetD18x64"
 SHIPPED = (
   "lm.shakespeare.Char",
   "lm.documents.Packed",
@@ -40,115 +44,6 @@ SHIPPED = (
 LINGVO = {16: (56.0, 0.92), 64: (173.0, 3.9)}
 
 
-class Figure(NamedTuple):
-  """A row of the table.
-
-  Attributes:
-    name: what it is, by section.
-    value: the measured ratio.
-    goal: what it should be: at least, or at most if it is a growth or a share of waits.
-    at_most: whether less is better.
-    detail: the numbers it is made of.
-  """
-
-  name: str
-  value: float
-  goal: float
-  at_most: bool
-  detail: str
-
-
-class Bench:
-  """Runs measurements and keeps all raw numbers.
-
-  Args:
-    quick: whether one process of few steps is enough.
-  """
-
-  def __init__(self, *, quick: bool) -> None:
-    self._rounds, self._steps = (1, 3) if quick else (3, 9)
-    self.raw: dict[str, list[dict[str, Any]]] = {}
-
-  def turns(self, runs: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Runs commands in turn, several times; gives the medians of each.
-
-    Args:
-      runs: name → arguments of `python -m`.
-    """
-    for _ in range(self._rounds):
-      for name, command in runs.items():
-        self.raw.setdefault(name, []).append(self._run(command))
-    return {name: _sum_up(self.raw[name]) for name in runs}
-
-  def _run(self, command: Sequence[str]) -> dict[str, Any]:
-    extra = [f"--steps={self._steps}", f"--started={time.time()}"]
-    found = subprocess.run(
-      [sys.executable, "-m", *command, *extra],
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-    if found.returncode:
-      sys.exit(f"{' '.join(command)} failed: {found.stderr.strip()[-2000:]}")
-    return json.loads(found.stdout.splitlines()[-1])
-
-
-def _sum_up(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Gives the median over processes of each number, of lists of their least."""
-
-  def number(value: Any) -> float:
-    return min(value) if isinstance(value, list) else value
-
-  return {
-    name: statistics.median(number(run[name]) for run in runs) for name in runs[0]
-  }
-
-
-def ours(experiment: str, **changes: Any) -> list[str]:
-  """Gives the command that measures an experiment on CPUs of one thread.
-
-  Args:
-    experiment: its name.
-    changes: Params by path, `__` for dots.
-  """
-  changes = {"pipeline__devices": "cpu", "pipeline__intra_op_threads": 1, **changes}
-  pairs = [f"--change={k.replace('__', '.')}={v}" for k, v in changes.items()]
-  return ["tools.benchmark_step", f"--experiment={experiment}", *pairs]
-
-
-def decoder(
-  num_partitions: int,
-  num_micro_batches: int,
-  *,
-  rows: int = 2,
-  layers: int = 8,
-  dim: int = 256,
-  remat: str = "none",
-) -> list[str]:
-  """Gives the command for a Transformer with so many rows in a micro-batch."""
-  return ours(
-    DECODER,
-    task__num_layers=layers,
-    task__model_dim=dim,
-    task__ff_dim=4 * dim,
-    task__num_heads=max(1, dim // 64),
-    input__batch_size=rows * num_micro_batches,
-    pipeline__num_partitions=num_partitions,
-    pipeline__num_micro_batches=num_micro_batches,
-    pipeline__remat=remat,
-  )
-
-
-def amoebanet(num_partitions: int) -> list[str]:
-  """Gives the command for an AmoebaNet in eight micro-batches."""
-  return ours(
-    AMOEBANET,
-    pipeline__num_partitions=num_partitions,
-    pipeline__num_micro_batches=8,
-    pipeline__remat="none",
-  )
-
-
 def efficiency(bench: Bench) -> list[Figure]:
   """Two partitions against one on one thread, and against the schedule's bound."""
   runs = {
@@ -158,17 +53,17 @@ def efficiency(bench: Bench) -> list[Figure]:
     "M=32, K=1": decoder(1, 32, rows=1),
     "M=32, K=2": decoder(2, 32, rows=1),
     "AmoebaNet, K=1": amoebanet(1),
-    "AmoebaNet, K=2": amoebanet(2),
+    "AmoebaNet, K=2": amoebanet(2, layer_times=bench.amoebanet_times),
   }
   found = bench.turns(runs)
   figures = []
   for name, number in (("M=8", 8), ("M=32", 32), ("AmoebaNet", 8)):
     one, two = found[f"{name}, K=1"]["secs"], found[f"{name}, K=2"]["secs"]
     ideal = one * (number + 1) / (2 * number)
-    figures.append(_least(f"efficiency {name}", ideal / two, 0.95, one, two))
+    figures.append(least(f"efficiency {name}", ideal / two, 0.95, one, two))
   one, two = found["M=8, K=1"]["secs"], found["M=8, K=2, remat"]["secs"]
   bound = one / (3 * 2 * 8) * _remat_makespan(8)
-  figures.append(_least("efficiency M=8, remat", bound / two, 0.95, bound, two))
+  figures.append(least("efficiency M=8, remat", bound / two, 0.95, bound, two))
   return figures
 
 
@@ -208,6 +103,37 @@ def growth(bench: Bench) -> list[Figure]:
   return figures
 
 
+def overhead(bench: Bench) -> list[Figure]:
+  """What an action takes whose cell hands its input on; its border is sent.
+
+  Two runs differ in the number of such cells alone, on two devices in turn.
+  """
+  few, many, number = 2, 10, 64
+  found = bench.turns({f"V={v}": _handed_on(v, number) for v in (few, many)})
+  less, more = found[f"V={few}"]["secs"], found[f"V={many}"]["secs"]
+  actions = (many - few) * 2 * number
+  secs = (more - less) / actions
+  detail = f"{format_secs(more)} less {format_secs(less)}, {actions} actions"
+  return [Figure("us of an empty action", 1e6 * secs, 100, True, detail)]
+
+
+def _handed_on(stages_per_device: int, num_micro_batches: int) -> list[str]:
+  """Gives the command for cells of which all but three hand their input on."""
+  num_stages = 2 * stages_per_device
+  return decoder(
+    2,
+    num_micro_batches,
+    rows=1,
+    layers=num_stages - 3,  # the others are embedding, norm and softmax
+    dim=64,
+    length=16,
+    experiment=PARTIAL,
+    pipeline__schedule="interleaved",
+    pipeline__stages_per_device=stages_per_device,
+    pipeline__lengths=(1,) * num_stages,
+  )
+
+
 def lingvo(bench: Bench) -> list[Figure]:
   """Start and step against Lingvo's GPipe, whose figures are of another machine."""
   found = bench.turns({f"L={n}": decoder(2, 8, layers=n, dim=64) for n in LINGVO})
@@ -219,7 +145,7 @@ def lingvo(bench: Bench) -> list[Figure]:
     ratio = start / run["start"]
     figures.append(Figure(f"Lingvo start L={layers}", ratio, goal, False, detail))
     figures.append(
-      _least(f"Lingvo step L={layers}", cpu / run["cpu_secs"], 4, cpu, run["cpu_secs"])
+      least(f"Lingvo step L={layers}", cpu / run["cpu_secs"], 4, cpu, run["cpu_secs"])
     )
   return figures
 
@@ -247,40 +173,13 @@ def data(bench: Bench) -> list[Figure]:
   ]
 
 
-def peers(bench: Bench) -> list[Figure]:
-  """PyTorch: one thread, torchgpipe, and torch.distributed.pipelining."""
-  goals = {"single": 1.2, "gpipe": 1.5, "1f1b": 1.5, "torchgpipe": 3.0}
-  missing = [n for n in ("torch", "torchgpipe") if not importlib.util.find_spec(n)]
-  for name in missing:
-    print(f"peers: {name} is not installed; what needs it is left out")
-  if "torch" in missing:
-    return []
-  if "torchgpipe" in missing:
-    del goals["torchgpipe"]
-  runs = {f"torch {name}": ["tools.benchmark_torch", f"--how={name}"] for name in goals}
-  runs["K=1"] = decoder(1, 8)
-  for name in ("gpipe", "1f1b"):
-    runs[f"K=2 {name}"] = [*decoder(2, 8), f"--change=pipeline.schedule={name}"]
-  runs["K=2 remat"] = decoder(2, 8, remat="cell")
-  found = bench.turns(runs)
-  against = {"single": "K=1", "torchgpipe": "K=2 remat"}
-  figures = []
-  for name, goal in goals.items():
-    own = found[against.get(name, f"K=2 {name}")]["secs"]
-    other = found[f"torch {name}"]["secs"]
-    figures.append(_least(f"PyTorch {name}", other / own, goal, other, own))
-  return figures
-
-
-def _least(name: str, value: float, goal: float, *secs: float) -> Figure:
-  return Figure(name, value, goal, False, ", ".join(map(format_secs, secs)))
-
-
 SECTIONS = {
   "efficiency": efficiency,
   "peers": peers,
   "lingvo": lingvo,
   "growth": growth,
+  "overhead": overhead,
+  "memory": memory,
   "input": data,
   "machine": machine,
 }

@@ -19,10 +19,12 @@ from tfpipe import trainer
 from tfpipe.lazy import tf
 from tfpipe.network import Network
 from tfpipe.program import quiet
+from tools.live_bytes import LiveBytes
 
 _MODEL = flags.DEFINE_string("experiment", "", "Experiment, as --model of the trainer.")
 _CHANGES = flags.DEFINE_multi_string("change", [], "Changes, as --set of the trainer.")
 STEPS = flags.DEFINE_integer("steps", 5, "Steps that are timed.", lower_bound=1)
+MEMORY = flags.DEFINE_bool("memory", False, "Whether to count live bytes as well.")
 _STARTED = flags.DEFINE_float("started", 0.0, "When the process was started, seconds.")
 
 
@@ -37,8 +39,13 @@ def measure(step: Callable[[], Any], count: int) -> dict[str, list[float]]:
   return {"secs": secs, "cpu_secs": cpu_secs}
 
 
-def run(model: str, changes: Sequence[str], count: int, started: float) -> dict:
-  """Gives times of the start, of steps and of their data, nodes, and operations."""
+def run(
+  model: str, changes: Sequence[str], count: int, started: float, memory: bool
+) -> dict:
+  """Gives times of the start, of steps and of their data, nodes, and operations.
+
+  With `memory` also the most bytes that large blocks had, and the plan's prediction.
+  """
   params = trainer.model_params(model, changes)
   num_micro_batches = params.pipeline.num_micro_batches
   costs = Network(params).costs(num_micro_batches)
@@ -46,6 +53,7 @@ def run(model: str, changes: Sequence[str], count: int, started: float) -> dict:
   with quiet.start_up():
     from tfpipe.program.run import Run
 
+    live = LiveBytes() if memory else None
     made = Run(params, plan)
   function = made.train_function()
   batch = next(iter(made.input.dataset()))
@@ -65,12 +73,16 @@ def run(model: str, changes: Sequence[str], count: int, started: float) -> dict:
     waits.append(time.perf_counter() - begun)
     function(fields)
     made.pipeline.step.numpy()
+  counted = (
+    {"live_bytes": live.most(), "planned": sum(plan.device_bytes)} if live else {}
+  )
   return {
     "start": first,
     **_nodes(function),
     "flops": 3 * num_micro_batches * sum(cost.flops for cost in costs),
     "data_wait": statistics.median(waits[1:] or waits),
     **measure(step, count),
+    **counted,
   }
 
 
@@ -88,7 +100,8 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     sys.exit(f"error: unexpected arguments: {' '.join(argv[1:])}")
   started = _STARTED.value or time.time()
-  print(json.dumps(run(_MODEL.value, _CHANGES.value, STEPS.value, started)))
+  args = (_MODEL.value, _CHANGES.value, STEPS.value, started, MEMORY.value)
+  print(json.dumps(run(*args)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Runs some steps of the benchmark's Transformer in PyTorch; see `benchmark`.
+"""Runs some steps of the benchmark's networks in PyTorch; see `benchmark`.
 
   python -m tools.benchmark_torch --how=gpipe
 
-`single`: one thread, the micro-batches one after the other. `torchgpipe`: two
-partitions in one process, recomputing. `gpipe`, `1f1b`: torch.distributed.pipelining,
-two processes over gloo, keeping all activations. One thread for each partition.
+`single`: one thread, the micro-batches one after the other. `torchgpipe`: partitions in
+one process, recomputing. `gpipe`, `1f1b`: torch.distributed.pipelining, two processes
+over gloo, keeping all activations. One thread for each partition.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ from typing import Any
 
 from absl import app, flags
 
-from tools.benchmark_step import STEPS, measure
+from tools import benchmark_torch_amoebanet
+from tools.benchmark_step import MEMORY, STEPS, measure
+from tools.live_bytes import LiveBytes
 
 HOWS = ("single", "torchgpipe", "gpipe", "1f1b")
 _HOW = flags.DEFINE_enum("how", "single", HOWS, "How it is trained.")
 _SIZES = flags.DEFINE_list(
   "sizes", "256,8,64,16,128,8", "Width, layers, length, rows, tokens, micro-batches."
+)
+_LENGTHS = flags.DEFINE_list("lengths", "5,5", "Layers of each partition.")
+_AMOEBANET = flags.DEFINE_list(
+  "amoebanet", [], "Instead: cells, filters, side of a picture, rows, micro-batches."
 )
 
 torch: Any = importlib.import_module("torch")
@@ -75,18 +81,27 @@ def layers(dim: int, count: int, tokens: int) -> list[Any]:
 
 def loss_of(logits: Any, labels: Any) -> Any:
   """Gives the mean cross entropy."""
-  return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+  return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
 class Trained:
   """The network, its batch and its optimizer."""
 
   def __init__(self) -> None:
+    self.lengths = [int(text) for text in _LENGTHS.value]
+    if _AMOEBANET.value:
+      cells, filters, side, rows, self.micro_batches = map(int, _AMOEBANET.value)
+      self.layers = benchmark_torch_amoebanet.layers(cells, filters)
+      self.inputs = torch.rand(rows, 1, side, side)
+      self.labels = torch.randint(0, 10, (rows,))
+      sample = self.inputs[: rows // self.micro_batches]
+      self.lengths = _balance(self.layers, sample)
+      return
     sizes = [int(text) for text in _SIZES.value]
-    dim, self.count, length, rows, tokens, self.micro_batches = sizes
-    self.layers = layers(dim, self.count, tokens)
-    self.ids, self.labels = (torch.randint(0, tokens, (rows, length)) for _ in range(2))
-    self.cut = 1 + self.count // 2
+    dim, count, length, rows, tokens, self.micro_batches = sizes
+    self.layers = layers(dim, count, tokens)
+    shape = (rows, length)
+    self.inputs, self.labels = (torch.randint(0, tokens, shape) for _ in range(2))
 
   def stepper(self, module: Any, gradients: Callable[[], Any]) -> Callable[[], None]:
     """Gives a function that trains for one step."""
@@ -102,32 +117,34 @@ class Trained:
   def single(self) -> Callable[[], None]:
     """Trains on one device."""
     module, number = nn.Sequential(*self.layers), self.micro_batches
-    pairs = list(zip(self.ids.chunk(number), self.labels.chunk(number), strict=True))
+    chunks = self.inputs.chunk(number), self.labels.chunk(number)
+    pairs = list(zip(*chunks, strict=True))
 
     def gradients() -> None:
-      for ids, labels in pairs:
-        (loss_of(module(ids), labels) / number).backward()
+      for inputs, labels in pairs:
+        (loss_of(module(inputs), labels) / number).backward()
 
     return self.stepper(module, gradients)
 
   def torchgpipe(self) -> Callable[[], None]:
-    """Trains on two partitions of one process."""
+    """Trains on partitions of one process."""
     gpipe = importlib.import_module("torchgpipe").GPipe
     module = gpipe(
       nn.Sequential(*self.layers),
-      balance=[self.cut, len(self.layers) - self.cut],
-      devices=["cpu", "cpu"],
+      balance=self.lengths,
+      devices=["cpu"] * len(self.lengths),
       chunks=self.micro_batches,
       checkpoint="always",
     )
     return self.stepper(
-      module, lambda: loss_of(module(self.ids), self.labels).backward()
+      module, lambda: loss_of(module(self.inputs), self.labels).backward()
     )
 
   def pipelined(self, rank: int, schedule: str) -> Callable[[], None]:
     """Trains one of two partitions, each a process of its own."""
     pipelining = importlib.import_module("torch.distributed.pipelining")
-    own = self.layers[: self.cut] if rank == 0 else self.layers[self.cut :]
+    cut = self.lengths[0]
+    own = self.layers[:cut] if rank == 0 else self.layers[cut:]
     module = nn.Sequential(*own)
     stage = pipelining.PipelineStage(module, rank, 2, torch.device("cpu"))
     kinds = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
@@ -135,7 +152,7 @@ class Trained:
 
     def gradients() -> None:
       if rank == 0:
-        made.step(self.ids)
+        made.step(self.inputs)
       else:
         made.step(target=self.labels, losses=[])
 
@@ -148,21 +165,30 @@ class Trained:
     return together
 
 
-def _report(step: Callable[[], None], steps: int) -> None:
+def _balance(layers: Sequence[Any], sample: Any) -> list[int]:
+  """Cuts layers into two partitions by torchgpipe's own measurement."""
+  balance = importlib.import_module("torchgpipe.balance")
+  return balance.balance_by_time(2, nn.Sequential(*layers), sample, device="cpu")
+
+
+def _report(step: Callable[[], None], steps: int, live: LiveBytes | None) -> None:
   step()
-  print(json.dumps(measure(step, steps)), flush=True)
+  found: dict[str, Any] = measure(step, steps)
+  if live:
+    found["live_bytes"] = live.most()
+  print(json.dumps(found), flush=True)
 
 
-def _one_of_two(rank: int, store: str, how: str, sizes: list[str], steps: int) -> None:
+def _one_of_two(rank: int, store: str, how: str, args: list[str], steps: int) -> None:
   """Is one of the two processes."""
   torch.set_num_threads(1)
-  flags.FLAGS(["", f"--sizes={','.join(sizes)}"])
+  flags.FLAGS(["", *args])
   torch.distributed.init_process_group(
     "gloo", init_method=f"file://{store}", rank=rank, world_size=2
   )
   step = Trained().pipelined(rank, how)
   if rank == 0:
-    _report(step, steps)
+    _report(step, steps, None)
   else:
     for _ in range(1 + steps):
       step()
@@ -177,13 +203,19 @@ def main(argv: Sequence[str]) -> None:
   how = _HOW.value
   if how in ("gpipe", "1f1b"):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    args = [
+      f"--sizes={','.join(_SIZES.value)}",
+      f"--lengths={','.join(_LENGTHS.value)}",
+    ]
     with tempfile.TemporaryDirectory() as folder:
       torch.multiprocessing.spawn(
-        _one_of_two, (f"{folder}/store", how, _SIZES.value, STEPS.value), nprocs=2
+        _one_of_two, (f"{folder}/store", how, args, STEPS.value), nprocs=2
       )
   else:
+    live = LiveBytes() if MEMORY.value else None
     trained = Trained()
-    _report(trained.single() if how == "single" else trained.torchgpipe(), STEPS.value)
+    step = trained.single() if how == "single" else trained.torchgpipe()
+    _report(step, STEPS.value, live)
 
 
 if __name__ == "__main__":
