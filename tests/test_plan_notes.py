@@ -43,6 +43,15 @@ def test_the_plan_says_if_computing_again_saves_nothing():
   assert not [text for text in made.notes if text.startswith(note)]
 
 
+def test_the_plan_says_that_its_times_are_not_those_of_16_bits():
+  notes = [
+    plan.make(params(1, 1, compute_dtype=dtype), SLOW).notes[-1]
+    for dtype in ("float32", "bfloat16")
+  ]
+  assert notes[0].startswith("times are FLOPs at 50% of the peak of slow")
+  assert notes[1] == notes[0] + "; products in bfloat16 may take less"
+
+
 def test_devices_that_are_one_add_up_their_memory():
   shape = {"num_partitions": 2, "num_micro_batches": 2}
   two = plan.make(params(5, 5, devices="GPU:0,GPU:1", **shape), SLOW)

@@ -166,6 +166,8 @@ def _notes(
       f"times are FLOPs at {hardware.efficiency:.0%} of the peak of {hardware.name}, "
       f"{units.format_flops(hardware.flops_per_sec)}/s in {hardware.number_format}"
     )
+    if draft.pipe.compute_dtype != "float32":
+      notes[-1] += f"; products in {draft.pipe.compute_dtype} may take less"
   return notes
 
 

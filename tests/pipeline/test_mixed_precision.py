@@ -79,10 +79,10 @@ def test_borders_have_the_dtype_and_sums_have_not(tf, dtype):
   assert [spec.dtype.name for spec in tf.nest.flatten(first.out_specs)] == [dtype]
   metrics = tf.nest.flatten(last.out_specs)
   assert {spec.dtype for spec in metrics} == {tf.float32}
-  gradient = builder._gradients[0]
-  outputs = gradient.backward._functions[True].outputs
-  # The gradient of the embedding's input is none; all others are of weights.
-  assert {t.dtype for t in outputs[: len(gradient.weights)]} == {tf.float32}
+  gradients = [layer for cell in builder._gradients for layer in cell._layers]
+  assert {g.dtype for layer in gradients for g in layer._dweights} == {tf.float32}
+  # Tokens have none.
+  assert {g.dtype.name for layer in gradients for g in layer._dxs} == {dtype}
   assert {v.dtype for v in training.pipeline.weights.values()} == {tf.float32}
 
 

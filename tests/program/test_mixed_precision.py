@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.program import training
+from tfpipe.program import export
 from tfpipe.optimizers.loss_scale import SCALE, UPDATES
 
 STEPS = 30
@@ -79,3 +80,13 @@ def test_an_interrupted_run_continues_with_its_scale(tf, tmp_path):
   assert set(np.diff(np.log2(scales))) == {-1, 0, 1}
   assert 3 < whole.arrays["learner/step"] < 12
   assert {SCALE, UPDATES} <= whole.arrays.keys()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_exported_is_what_evaluation_computes(tf, tmp_path, dtype):
+  run = training.make_run(training.TEXT, f"pipeline.compute_dtype={dtype}")
+  _, checked = export.export(run, tmp_path)
+  assert "as in evaluation" in checked
+  loaded = tf.saved_model.load(str(tmp_path / "export/0"))
+  outputs = loaded.signatures["serving_default"].structured_outputs
+  assert {tensor.dtype for tensor in outputs.values()} == {tf.float32}

@@ -55,7 +55,7 @@ class ClassifierLoss(Layer):
 
   def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
     """Gives `logits` and `probabilities`, float32 [batch, classes]."""
-    (logits,) = inputs
+    logits = tf.cast(inputs[0], tf.float32)
     return NestedMap(logits=logits, probabilities=tf.nn.softmax(logits))
 
   def loss(self, logits: tf.Tensor, side: NestedMap) -> tuple[tf.Tensor, tf.Tensor]:

@@ -80,11 +80,11 @@ class SoftmaxLoss(Layer):
   def Predict(self, theta: NestedMap, *inputs: Any) -> NestedMap:
     """Gives `logits`, float32 [batch, time, vocab_size], of each next token."""
     (x,) = inputs
-    logits = self._logits(theta, x)
+    logits = tf.cast(self._logits(theta, x), tf.float32)
     return NestedMap(logits=tf.reshape(logits, [*x.shape[:-1], logits.shape[1]]))
 
   def _logits(self, theta: NestedMap, x: tf.Tensor) -> tf.Tensor:
-    """Computes float32 [batch · time, vocab_size]."""
+    """Computes [batch · time, vocab_size], of the dtype of x."""
     p = self.params
     x = tf.reshape(x, [-1, p.dim])
     logits = tf.matmul(x, theta.w, transpose_b=bool(p.tied_to))

@@ -8,7 +8,8 @@ from typing import Any
 from tfpipe.layers.base import Layer, tracing
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
-from tfpipe.structure import static_shape
+from tfpipe.pipeline import mixed_precision
+from tfpipe.structure import Structure, static_shape
 
 Fields = Mapping[str, "tf.Tensor"]
 
@@ -116,15 +117,18 @@ class Predictor:
     """Computes what enters the last layer."""
     nest: Any = tuple(batch[name] for name in self._input_fields)
     for layer in self._layers[:-1]:
-      nest = layer.FProp(self._theta(layer), *nest, *_side(layer, batch))
-      nest = nest if isinstance(nest, tuple) else (nest,)
-    return nest
+      nest = layer.FProp(
+        self._theta(layer), *_cast(layer, nest), *_side(layer, batch)
+      )
+      nest = _cast(layer, nest if isinstance(nest, tuple) else (nest,))
+    return _cast(self._layers[-1], nest)
 
   def _theta(self, layer: Layer) -> NestedMap:
     values: dict[str, tf.Tensor] = {
       path: self._weights[w.tied_to or f"{layer.name}/{path}"].read_value()
       for path, w in layer.weights().items()
     }
+    values = mixed_precision.theta(layer, values)
     # Nothing is random in evaluation.
     values |= {path: tf.zeros([3], tf.int64) for path in layer.seeds()}
     return layer.Theta(values)
@@ -137,6 +141,12 @@ class Predictor:
           f"{type(layer).__name__}.Predict of layer {layer.name!r} gives {name!r} of "
           f"shape {spec.shape} for {self.rows} examples: must be a row for each"
         )
+
+
+def _cast(layer: Layer, nest: Any) -> Any:
+  """Casts what enters or leaves a layer to what it computes in."""
+  structure, tensors = Structure.split(nest)
+  return structure.pack(mixed_precision.border(layer, tensors))
 
 
 def _side(layer: Layer, batch: Fields) -> tuple[NestedMap, ...]:

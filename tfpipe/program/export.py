@@ -18,7 +18,7 @@ import numpy as np
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.params import Params
-from tfpipe.pipeline import micro_batch
+from tfpipe.pipeline import micro_batch, mixed_precision
 from tfpipe.pipeline.predictor import Predictor, check_predicts
 from tfpipe.program.run import Run, tensor_specs
 
@@ -47,6 +47,7 @@ def predictor(run: Run, rows: int | None = None) -> tuple[Predictor, dict]:
   """
   task = run.params.task.Instantiate()
   layers = [layer.Instantiate() for layer in task.Layers()]
+  mixed_precision.prepare(layers, run.params.pipeline.compute_dtype, "")
   values = {**run.pipeline.weights, **run.averages()}
   with tf.device("CPU:0"):
     weights = {
