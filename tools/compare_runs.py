@@ -1,6 +1,6 @@
 """Compares runs: where their Params differ, what they reached, curves over each other.
 
-  python -m tools.compare_runs logs/a logs/b --output=compare.html
+  python -m tools.compare_runs logs/a logs/b --page=compare.html
 
 Read are `params.txt` and `metrics.jsonl` of each folder. Printed are two tables, a
 column for each run; the page has them too, and a drawing of each quantity.
@@ -21,7 +21,7 @@ from tfpipe.program import page
 from tfpipe.program.page import PageData, Table
 from tfpipe.program.report import Curves, MetricsFile
 
-_OUTPUT = flags.DEFINE_string("output", "compare.html", "Where the page is written.")
+_PAGE = flags.DEFINE_string("page", "compare.html", "Where the page is written.")
 
 # What a run without such an entry has in a table.
 NONE = "-"
@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> None:
       (results(runs), "Nothing has been logged."),
     ):
       print(_text(table) if table.rows else same, end="\n\n")
-    path = pathlib.Path(_OUTPUT.value).expanduser()
+    path = pathlib.Path(_PAGE.value).expanduser()
     path.write_text(render(runs))
   except (ValueError, OSError) as error:
     sys.exit(f"error: {error}")

@@ -33,9 +33,6 @@ from tools.fault_kills import Kills
 from tools.fault_runs import Outcome, equal, final, newest_step, run, started
 
 SECTIONS = ("kills", "files", "disk", "errors", "restarts")
-_KILLS = flags.DEFINE_integer("kills", 100, "Number of kills.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the moments and of the damage.")
-_ONLY = flags.DEFINE_list("only", [], f"Sections: {', '.join(SECTIONS)}.")
 
 # Layer 'faulty' is in the first of two stages; row 4 begins micro-batch 2 of four.
 _PLACE = r"layer 'faulty' \(stage 0 on /device:CPU:0\)"
@@ -185,18 +182,28 @@ def suite(
     yield restarts(folder / "supervised", reference)
 
 
+def define_flags() -> None:
+  """Defines the flags: other tools have an `--only` of their own."""
+  flags.DEFINE_integer("kills", 100, "Number of kills.", lower_bound=1)
+  flags.DEFINE_integer("seed", 0, "Seed of the moments and of the damage.")
+  flags.DEFINE_list("only", [], f"Sections: {', '.join(SECTIONS)}.")
+
+
 def main(argv: Sequence[str]) -> None:
   """Prints what became of each fault."""
   if len(argv) > 1:
     sys.exit(f"error: unexpected arguments: {' '.join(argv[1:])}")
-  for name in _ONLY.value:
+  for name in flags.FLAGS.only:
     if name not in SECTIONS:
       allowed = f"must be among {', '.join(SECTIONS)}{nearest(name, SECTIONS)}"
       sys.exit(f"error: --only={name}: {allowed}")
   begun, failed = time.monotonic(), 0
   with tempfile.TemporaryDirectory() as folder:
     found = suite(
-      pathlib.Path(folder), _KILLS.value, _SEED.value, _ONLY.value or SECTIONS
+      pathlib.Path(folder),
+      flags.FLAGS.kills,
+      flags.FLAGS.seed,
+      flags.FLAGS.only or SECTIONS,
     )
     for outcome in found:
       failed += not outcome.passed
@@ -207,4 +214,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

@@ -75,7 +75,7 @@ def test_curves_of_a_quantity_are_drawn_over_each_other(folders):
 
 def test_tables_are_printed_and_the_page_is_written(folders, tmp_path, capsys):
   output = tmp_path / "out.html"
-  with flagsaver.flagsaver(output=str(output)):
+  with flagsaver.flagsaver(page=str(output)):
     compare_runs.main(["compare_runs", *folders])
   shown = capsys.readouterr().out
   assert "rate    0.1     0.2\n" in shown
@@ -93,7 +93,7 @@ def test_tables_are_printed_and_the_page_is_written(folders, tmp_path, capsys):
 def test_runs_that_are_equal_say_so(folders, tmp_path, capsys):
   twin = make(tmp_path / "twin", {"same": 1}, [])
   other = make(tmp_path / "other", {"same": 1}, [])
-  with flagsaver.flagsaver(output=str(tmp_path / "out.html")):
+  with flagsaver.flagsaver(page=str(tmp_path / "out.html")):
     compare_runs.main(["compare_runs", twin, other])
   shown = capsys.readouterr().out
   assert "All Params are the same.\n" in shown
@@ -126,7 +126,7 @@ def test_what_is_no_run_is_refused(folders, tmp_path, capsys):
 
 def test_a_page_that_cannot_be_written_is_an_error(folders, tmp_path):
   with (
-    flagsaver.flagsaver(output=str(tmp_path)),
+    flagsaver.flagsaver(page=str(tmp_path)),
     pytest.raises(SystemExit, match="Is a directory"),
   ):
     compare_runs.main(["compare_runs", *folders])
