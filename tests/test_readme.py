@@ -34,7 +34,7 @@ def commands():
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
   """The README's params file, importable as my_params."""
-  (code,) = blocks("python")
+  code = blocks("python")[0]
   (tmp_path / "my_params.py").write_text(code)
   monkeypatch.syspath_prepend(tmp_path)
   importlib.invalidate_caches()
