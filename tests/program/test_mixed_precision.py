@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.program import training
-from tfpipe.program import export
 from tfpipe.optimizers.loss_scale import SCALE, UPDATES
+from tfpipe.program import export
 
 STEPS = 30
 CHAR = (

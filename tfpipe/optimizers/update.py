@@ -63,7 +63,7 @@ class Update:
       usable = (weight > 0) & tf.math.is_finite(weight)
       divisor = tf.where(usable, weight, 1.0)
       scale = loss_scale.read(first)
-      divisor *= scale.get("loss_scale", 1.0)
+      divisor = divisor * scale["loss_scale"] if scale else divisor
     found = groups(first, l2_names)
     halves = self._halves(found, first, sums[0], divisor)
     l2_loss = self._l2_loss(first, l2_names)

@@ -117,9 +117,7 @@ class Predictor:
     """Computes what enters the last layer."""
     nest: Any = tuple(batch[name] for name in self._input_fields)
     for layer in self._layers[:-1]:
-      nest = layer.FProp(
-        self._theta(layer), *_cast(layer, nest), *_side(layer, batch)
-      )
+      nest = layer.FProp(self._theta(layer), *_cast(layer, nest), *_side(layer, batch))
       nest = _cast(layer, nest if isinstance(nest, tuple) else (nest,))
     return _cast(self._layers[-1], nest)
 
