@@ -283,6 +283,8 @@ def _set_up(
   if trains and found:
     held.enter_context(lock(logdir))
   source = warm_start.find(params.train, logdir) if trains else None
+  if FLAGS.mode == "export":
+    params = export_lib.in_float32(params)
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
     for read in modes.inputs(FLAGS.mode, params):

@@ -1,9 +1,11 @@
 """Runs in 16 bits: they learn as in float32, and continue where they were."""
 
+import re
+
 import numpy as np
 import pytest
 
-from tests.program import training
+from tests.program import command, training
 from tfpipe.optimizers.loss_scale import SCALE, UPDATES
 
 STEPS = 30
@@ -79,3 +81,33 @@ def test_an_interrupted_run_continues_with_its_scale(tf, tmp_path):
   assert set(np.diff(np.log2(scales))) == {-1, 0, 1}
   assert 3 < whole.arrays["learner/step"] < 12
   assert {SCALE, UPDATES} <= whole.arrays.keys()
+
+
+def test_a_run_continues_in_another_dtype(tf, tmp_path):
+  """Only the loss scale comes and goes; the weights are float32 in any case."""
+  for last, dtype in enumerate(("float32", "float16", "bfloat16", "float16"), 1):
+    settings = f"pipeline.compute_dtype={dtype}", f"train.max_steps={last}"
+    run = training.train(tmp_path, training.TEXT, *settings)
+    assert run.step == last
+    scaled = {SCALE, UPDATES} & training.newest(tmp_path).arrays.keys()
+    assert len(scaled) == (2 if dtype == "float16" else 0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_was_trained_in_16_bits_is_exported_in_float32(
+  tf, tmp_path, capsys, dtype
+):
+  setting = f"pipeline.compute_dtype={dtype}"
+  training.train(tmp_path, training.TEXT, setting)
+  flags = f"--model={training.TEXT}", f"--logdir={tmp_path}", "--mode=export"
+  command.run(*flags, f"--set={setting}")
+  assert "logits float32 [n, 5, 11]" in capsys.readouterr().out
+  assert (tmp_path / "export/4/saved_model.pb").exists()
+
+
+def test_a_layer_that_cannot_compute_in_a_dtype_is_named_last(tf, tmp_path, capsys):
+  flags = f"--model={training.IMAGE}", f"--logdir={tmp_path}"
+  with pytest.raises(SystemExit, match="1"):
+    command.run(*flags, "--set=pipeline.compute_dtype=bfloat16")
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert re.match(r"error: building the step: .*'block_0'.*compute_dtype='bfl", last)

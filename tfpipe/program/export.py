@@ -1,8 +1,8 @@
 """Export: a SavedModel of the network that needs no tfpipe, checked before it is seen.
 
 It takes any number of examples on whatever device it is loaded, and gives what the last
-layer's `Predict` says. Weights are those that evaluation uses: the moving averages if
-there are any.
+layer's `Predict` says, in float32, whatever the training computed in. Weights are those
+that evaluation uses: the moving averages if there are any.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def check(params: Params) -> None:
     ValueError: naming its last layer and what that lacks.
   """
   check_predicts(params.task.Instantiate().Layers()[-1].Instantiate())
+
+
+def in_float32(params: Params) -> Params:
+  """Gives the Params of a run to export: what is served computes as its weights are."""
+  found = params.Copy()
+  found.pipeline.compute_dtype = "float32"
+  return found
 
 
 def predictor(run: Run, rows: int | None = None) -> tuple[Predictor, dict]:
