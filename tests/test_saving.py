@@ -125,6 +125,7 @@ def test_rules_without_a_warm_start_have_no_effect_and_are_refused():
     ((("a", None),), r"\('a', None\) must be a pair of texts"),
     ((("a(", ""),), r"'a\(' must be a regular expression: missing \), unterminated"),
     ((("(a)", r"\2"),), r"'\\\\2' must be a name, .* of '\(a\)': invalid group ref"),
+    ((("(a)", "\1"),), r"'\\x01' must be a name, without control char.* two backsl"),
     ((("a", r"\g<x>"),), r".*'a': unknown group name 'x'$"),
   ],
 )

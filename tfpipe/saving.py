@@ -183,6 +183,12 @@ def _rule(owner: str, pair: object) -> Rule:
   ):
     raise ValueError(f"{owner}: {pair!r} must be a pair of texts (pattern, name)")
   pattern, source = pair
+  # In a text between quotes, a group without a second backslash is such a character.
+  if not source.isprintable():
+    raise ValueError(
+      f"{owner}: {source!r} must be a name, without control characters; a group is "
+      "written with two backslashes, as in '\\\\1'"
+    )
   try:
     compiled = re.compile(pattern)
   except re.error as error:

@@ -256,3 +256,12 @@ def test_a_file_left_half_written_is_replaced(tf, tmp_path):
   (half / "variables.index").write_text("")
   export_lib.export(training.make_run(IMAGE), tmp_path)
   assert [path.name for path in (tmp_path / "export").iterdir()] == ["0"]
+
+
+def test_a_model_that_cannot_be_written_is_one_line(tf, tmp_path):
+  training.train(tmp_path, IMAGE)
+  (tmp_path / "export").write_text("")
+  message = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", "--mode=export")
+  assert message.startswith(
+    f"error: {tmp_path}/export/6.partial could not be written: "
+  )

@@ -17,7 +17,7 @@ def test_a_missing_file_stays_missing(tmp_path):
 
 def test_records_up_to_the_step_are_left_as_they_are(tmp_path, capsys):
   path = tmp_path / "metrics.jsonl"
-  content = record("train", 1) + '{"kind": "about"}\n' + record("eval", 3)
+  content = record("train", 1) + record("eval", 3)
   path.write_text(content)
   before = path.stat()
   cut(path, 3)
@@ -41,6 +41,9 @@ def test_later_records_of_any_kind_and_damaged_lines_are_removed(tmp_path, capsy
     "\0\0\0\n",
     '{"kind": "train", "step": "5"}\n',
     "[3]\n",
+    '{"kinc": "train", "step": 1}\n',
+    '{"kind": "train", "sdep": 1}\n',
+    '{"kind": 3, "step": 1}\n',
     record("eval", 4),
     kept[3],
     record("train", 3)[:-1],
@@ -52,7 +55,7 @@ def test_later_records_of_any_kind_and_damaged_lines_are_removed(tmp_path, capsy
   assert path.read_text() == "".join(kept)
   assert [left.name for left in tmp_path.iterdir()] == ["metrics.jsonl"]
   assert capsys.readouterr().out == (
-    f"{path} cut back to step 3: 2 lines of later steps and 4 damaged lines removed\n"
+    f"{path} cut back to step 3: 2 lines of later steps and 7 damaged lines removed\n"
   )
 
 

@@ -1,9 +1,11 @@
 """Runs in 16 bits: they learn as in float32, and continue where they were."""
 
+import re
+
 import numpy as np
 import pytest
 
-from tests.program import training
+from tests.program import command, training
 from tfpipe.optimizers.loss_scale import SCALE, UPDATES
 from tfpipe.program import export
 
@@ -90,3 +92,21 @@ def test_what_is_exported_is_what_evaluation_computes(tf, tmp_path, dtype):
   loaded = tf.saved_model.load(str(tmp_path / "export/0"))
   outputs = loaded.signatures["serving_default"].structured_outputs
   assert {tensor.dtype for tensor in outputs.values()} == {tf.float32}
+
+
+def test_a_run_continues_in_another_dtype(tf, tmp_path):
+  """Only the loss scale comes and goes; the weights are float32 in any case."""
+  for last, dtype in enumerate(("float32", "float16", "bfloat16", "float16"), 1):
+    settings = f"pipeline.compute_dtype={dtype}", f"train.max_steps={last}"
+    run = training.train(tmp_path, training.TEXT, *settings)
+    assert run.step == last
+    scaled = {SCALE, UPDATES} & training.newest(tmp_path).arrays.keys()
+    assert len(scaled) == (2 if dtype == "float16" else 0)
+
+
+def test_a_layer_that_cannot_compute_in_a_dtype_is_named_last(tf, tmp_path, capsys):
+  flags = f"--model={training.IMAGE}", f"--logdir={tmp_path}"
+  with pytest.raises(SystemExit, match="1"):
+    command.run(*flags, "--set=pipeline.compute_dtype=bfloat16")
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert re.match(r"error: building the step: .*'block_0'.*compute_dtype='bfl", last)

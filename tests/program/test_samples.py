@@ -55,6 +55,12 @@ def test_characters_are_shown_as_text_with_its_lines(tf):
   assert not samples.is_text(tf.zeros([2, 3])), "weights"
 
 
+def test_places_in_packed_rows_are_shown_as_numbers(tf):
+  source = CharTextInput.Params().Set(batch_size=1, seq_len=4).Instantiate()
+  found = samples.texts(source, {"positions": tf.constant([[0, 127]], tf.int32)})
+  assert found == {"positions": ["    0 127"]}
+
+
 def test_ids_without_characters_are_shown_as_they_are(tf):
   source = SyntheticTextInput.Params().Set(batch_size=2, num_examples=2).Instantiate()
   rows = {"ids": tf.constant([[3, 0], [12, 7]], tf.int64), "label": tf.zeros([2])}

@@ -216,3 +216,17 @@ def test_a_text_model_learns(tf, tmp_path):
   training.train(tmp_path, TEXT, "train.max_steps=40", "input.num_examples=4")
   losses = [record["loss"] for record in training.metrics(tmp_path, "train")]
   assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
+
+
+def test_data_that_ended_before_the_checkpoint_is_refused(tf, tmp_path):
+  training.train(tmp_path, IMAGE)
+  message = command.refusal(
+    f"--model={IMAGE}",
+    f"--logdir={tmp_path}",
+    "--set=input.repeat=false",
+    "--max_steps=8",
+  )
+  assert message == (
+    "error: input.repeat=False: the data ends after step 3, and the run is at step 6; "
+    "it must be True to go on"
+  )

@@ -37,6 +37,14 @@ def test_what_takes_too_long_is_ended_with_a_message():
   ]
 
 
+def test_a_time_that_no_clock_can_wait_for_is_a_limit_as_well():
+  with Watchdog(1e300) as dog, dog.limit("x"):
+    with dog._changed:  # has been waited for, if it can be
+      pass
+    dog._thread.join(0.1)
+    assert dog._thread.is_alive()
+
+
 def test_a_place_that_hangs_as_well_is_not_waited_for(monkeypatch):
   monkeypatch.setattr(watchdog, "_PATIENCE_SECS", 0.01)
   ended, messages, never = threading.Event(), [], threading.Event()

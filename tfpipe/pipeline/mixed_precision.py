@@ -78,12 +78,15 @@ def naming(layer: Layer) -> Iterator[None]:
   try:
     yield
   except Exception as error:
+    note = f"in layer {layer.name!r}"
     if layer.compute_dtype == "float32":
-      error.add_note(f"in layer {layer.name!r}")
+      error.add_note(note)
       raise
-    raise ValueError(
+    refusal = ValueError(
       f"pipeline.compute_dtype={layer.compute_dtype!r}: layer {layer.name!r} "
       f"({type(layer).__name__}) cannot be traced in it: {error}. FProp gets its "
       "weights and inputs in that dtype; tf.cast(x, tf.float32) what must be float32, "
       "as side inputs, losses and moments are"
-    ) from error
+    )
+    refusal.add_note(note)
+    raise refusal from error

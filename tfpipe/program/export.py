@@ -75,8 +75,8 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
     lines that say what it is.
 
   Raises:
-    ValueError: there is one already, or what was saved does not compute what evaluation
-      does.
+    ValueError: there is one already, it cannot be written, or what was saved does not
+      compute what evaluation does.
   """
   path = folder / "export" / str(run.step)
   if path.exists():
@@ -88,11 +88,13 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   fed = {name: batch[name] for name in network.fields}
   aside = folder / "export" / f"{run.step}.partial"
   shutil.rmtree(aside, ignore_errors=True)
-  _write(serve, weights, aside)
   try:
+    _write(serve, weights, aside)
     _check_saved(aside, fed, serve(*fed.values()))
-  except ValueError:
-    shutil.rmtree(aside)
+  except (ValueError, tf.errors.OpError) as error:
+    shutil.rmtree(aside, ignore_errors=True)
+    if isinstance(error, tf.errors.OpError):  # as TensorFlow says what a disk does
+      raise ValueError(f"{aside} could not be written: {error.message}") from error
     raise
   aside.rename(path)
   given = ", ".join(_text(name, fed[name]) for name in fed)

@@ -48,12 +48,13 @@ def cut(path: pathlib.Path, step: int) -> None:
 
 
 def _step(line: bytes) -> int | None:
-  """Gives the step of a record, 0 if it is of none, and None if it is damaged."""
+  """Gives the step of a record, and None if it is damaged."""
   try:
     record = json.loads(line)
   except ValueError:
     return None
   if not isinstance(record, dict) or not line.endswith(b"\n"):
     return None
-  step = record.get("step", 0)
-  return step if isinstance(step, int) else None
+  step = record.get("step")
+  whole = isinstance(step, int) and isinstance(record.get("kind"), str)
+  return step if whole else None

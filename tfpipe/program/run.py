@@ -11,6 +11,7 @@ import numpy as np
 from tfpipe.cost import ArraySpec
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
+from tfpipe.optimizers import loss_scale
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
@@ -138,7 +139,16 @@ class Run:
     """Gives the training batches from this step on.
 
     They are where the first stage is: copied to a GPU while the step before runs.
+
+    Raises:
+      ValueError: the data has ended before this step.
     """
+    source = self.input
+    if not source.params.repeat and self.step > source.steps_per_epoch:
+      raise ValueError(
+        f"input.repeat=False: the data ends after step {source.steps_per_epoch}, and "
+        f"the run is at step {self.step}; it must be True to go on"
+      )
     first = self.devices[self.plan.schedule.placement[0][0]]
     return ahead(self.input.dataset(start_step=self.step), first)
 
@@ -178,18 +188,19 @@ class Run:
         f"the checkpoint is of experiment {checkpoint.experiment}, this run is of "
         f"{self.params.name}; give it a folder of its own"
       )
-    checkpoint = self._with_losses(checkpoint)
+    checkpoint = self._with_guards(checkpoint)
     check_matches(checkpoint, _specs(self.state()))
     for name, variable in self.state().items():
       variable.assign(checkpoint.arrays[name])
 
-  def _with_losses(self, checkpoint: Checkpoint) -> Checkpoint:
-    """Lets a run begin or cease to look for spikes: no weight depends on it."""
-    arrays = dict(checkpoint.arrays)
-    if self.losses is None:
-      arrays.pop(LOSSES, None)
-    else:
-      arrays.setdefault(LOSSES, self.losses.losses.numpy())
+  def _with_guards(self, checkpoint: Checkpoint) -> Checkpoint:
+    """Lets a run begin or cease to look for spikes, or to scale its loss."""
+    arrays, state = dict(checkpoint.arrays), self.state()
+    for name in (LOSSES, loss_scale.SCALE, loss_scale.UPDATES):
+      if name in state:
+        arrays.setdefault(name, state[name].numpy())
+      else:
+        arrays.pop(name, None)
     return dataclasses.replace(checkpoint, arrays=arrays)
 
   def weight_specs(self) -> dict[str, ArraySpec]:

@@ -14,6 +14,9 @@ from tfpipe.input.text_input import CharInput
 NUM_SAMPLES = 8
 _COLOURS = (1, 3, 4)
 
+_CHARACTERS = ("ids", "labels")
+"""Fields of a `CharInput` whose integers are characters."""
+
 
 def images(batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
   """Gives the pictures of each field that holds some: uint8, [number, S, S, C].
@@ -48,7 +51,7 @@ def texts(source: Input, batch: Mapping[str, Any]) -> dict[str, list[str]]:
   for name, tensor in batch.items():
     if is_text(tensor):
       rows = np.asarray(tensor[:NUM_SAMPLES]).tolist()
-      found[name] = [_code(_text(source, row)) for row in rows]
+      found[name] = [_code(_text(source, name, row)) for row in rows]
   return found
 
 
@@ -57,8 +60,9 @@ def is_text(tensor: Any) -> bool:
   return len(tensor.shape) == 2 and tensor.dtype.is_integer
 
 
-def _text(source: Input, ids: list[int]) -> str:
-  if isinstance(source, CharInput):
+def _text(source: Input, name: str, ids: list[int]) -> str:
+  # Packed rows also have numbers and positions of texts, which are no characters.
+  if isinstance(source, CharInput) and name in _CHARACTERS:
     return text_input.decode(ids)
   return " ".join(map(str, ids))
 

@@ -86,7 +86,8 @@ class Watchdog:
           where = _within(_PATIENCE_SECS, self._where)
           self._end(f"{self._what} {limit}{f': {where}' if where else ''}")
         else:
-          self._changed.wait(left)
+          # What is longer than a clock can wait for is waited for in parts.
+          self._changed.wait(left and min(left, threading.TIMEOUT_MAX))
 
 
 def _within(secs: float, where: Callable[[], str]) -> str:
