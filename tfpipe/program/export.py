@@ -91,11 +91,12 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   try:
     _write(serve, weights, aside)
     _check_saved(aside, fed, serve(*fed.values()))
-  except (ValueError, tf.errors.OpError) as error:
+  except ValueError:
     shutil.rmtree(aside, ignore_errors=True)
-    if isinstance(error, tf.errors.OpError):  # as TensorFlow says what a disk does
-      raise ValueError(f"{aside} could not be written: {error.message}") from error
     raise
+  except tf.errors.OpError as error:  # as TensorFlow says what a disk does
+    shutil.rmtree(aside, ignore_errors=True)
+    raise ValueError(f"{aside} could not be written: {error}") from error
   aside.rename(path)
   given = ", ".join(_text(name, fed[name]) for name in fed)
   made = ", ".join(_text(*item) for item in serve.structured_outputs.items())
