@@ -12,7 +12,7 @@ import pytest
 from tests.program import training
 from tests.program.training import IMAGE
 from tfpipe.program.stop import StopSignal
-from tfpipe.program.train import Trainer
+from tfpipe.program.train import Trainer, restore_newest
 
 AMOEBANET = "image.fashion_mnist.AmoebaNetTiny"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -125,6 +125,34 @@ def test_the_step_in_which_a_signal_comes_is_finished_and_saved(
     f"stopped by {number.name} after step 3; the same command continues",
   ]
   assert training.metrics(tmp_path, "eval") == []
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_within_an_evaluation_leaves_it_to_the_next_run(
+  tf, tmp_path, capsys, monkeypatch, number
+):
+  run = training.make_run(IMAGE)
+  dataset = run.eval_input.dataset
+
+  def batches():
+    for batch in dataset():
+      os.kill(os.getpid(), number)
+      yield batch
+
+  monkeypatch.setattr(run.eval_input, "dataset", batches)
+  Trainer(run, tmp_path).train()
+  last = run.params.train.max_steps
+  assert training.newest(tmp_path).step == last
+  shown = capsys.readouterr().out.splitlines()
+  assert shown[-1] == (
+    f"stopped by {number.name} after step {last}; the same command continues"
+  )
+  assert training.metrics(tmp_path, "eval") == []
+  again = training.make_run(IMAGE)
+  assert restore_newest(again, tmp_path)
+  Trainer(again, tmp_path).train()
+  (record,) = training.metrics(tmp_path, "eval")
+  assert record["step"] == last
 
 
 def start(*arguments, name=IMAGE, options=()):

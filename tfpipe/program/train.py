@@ -79,6 +79,7 @@ class Trainer:
     self._eval_function: Any = None
     self._evaluated: dict[str, float] = {}
     self._first_step = run.step
+    self._stop: StopSignal | None = None
     # Steps that take longer, for a function is made for them.
     self._traced_at = {run.step + 1, profile.first - 1 if profile else 0}
     self._saver = Saver(run, logdir)
@@ -109,41 +110,43 @@ class Trainer:
     function = self._guard.building()
     self._catch_up(step)
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
-    with StopSignal() as stop, self._saver as saver, self._guard:
-      while step < p.max_steps and not stop.name:
-        batch = self._guard.batch(self._batches, step + 1)
-        if batch is None:
-          show(f"the training data ended after step {step}")
-          break
-        step += 1
-        if step - 1 == self._first_step:
-          self._metrics.write("plan", step - 1, self._monitor.start(batch))
-        outputs = self._step(function, step, batch)
-        saver.check()
-        self._guard.check(step, batch, outputs)
-        if step in self._traced_at:
-          progress.restart(step)
-        last = step == p.max_steps
-        if step % p.log_interval_steps == 0 or last:
-          self._log(step, outputs, progress)
-        self._line.step(step)
-        if saver.is_due(step):
-          saver.save()
-        if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
-          saver.save()
-          self.evaluate()
-          progress.restart(step)
-      # Still within: a signal that comes now must not lose what it would save.
-      saver.save()
-    trained = step > self._first_step
-    if trained:
-      self._write_page()
-    if stop.name:
-      show(f"stopped by {stop.name} after step {step}; the same command continues")
-    elif self._evaluates:
-      self.evaluate()
+    with StopSignal() as stop:
+      self._stop = stop
+      with self._saver as saver, self._guard:
+        while step < p.max_steps and not stop.name:
+          batch = self._guard.batch(self._batches, step + 1)
+          if batch is None:
+            show(f"the training data ended after step {step}")
+            break
+          step += 1
+          if step - 1 == self._first_step:
+            self._metrics.write("plan", step - 1, self._monitor.start(batch))
+          outputs = self._step(function, step, batch)
+          saver.check()
+          self._guard.check(step, batch, outputs)
+          if step in self._traced_at:
+            progress.restart(step)
+          last = step == p.max_steps
+          if step % p.log_interval_steps == 0 or last:
+            self._log(step, outputs, progress)
+          self._line.step(step)
+          if saver.is_due(step):
+            saver.save()
+          if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
+            saver.save()
+            self.evaluate()
+            progress.restart(step)
+        # Still within: a signal that comes now must not lose what it would save.
+        saver.save()
+      trained = step > self._first_step
       if trained:
         self._write_page()
+      if self._evaluates and not stop.name:
+        self.evaluate()
+        if trained:
+          self._write_page()
+    if stop.name:
+      show(f"stopped by {stop.name} after step {step}; the same command continues")
 
   def _step(self, function: Any, step: int, batch: Any) -> Mapping[str, Any]:
     """Runs a step, and measures it if it is to be."""
@@ -182,7 +185,10 @@ class Trainer:
       return
     if self._eval_function is None:
       self._eval_function = self._run.eval_function()
-    values = self._evaluated = evaluate(self._run, self._eval_function)
+    values = evaluate(self._run, self._eval_function, self._stop)
+    if values is None:  # the same command makes it when it continues
+      return
+    self._evaluated = values
     step = self._run.step
     # The record comes last: it says that nothing of this evaluation is left to do.
     self._saver.save_if_best(values)
