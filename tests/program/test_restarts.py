@@ -80,7 +80,9 @@ time.sleep(600)
 )
 def test_a_signal_is_handed_on_once_and_ends_the_restarts(number, code):
   supervisor = f"""
-import sys
+import signal, sys
+# Whoever runs the tests in the background lets them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tfpipe.program import restarts
 restarts._TRAINER = (sys.executable, "-c", {WAITS!r})
 sys.exit(restarts.supervise(["{code}"], 5))
