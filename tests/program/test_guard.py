@@ -6,7 +6,7 @@ import pytest
 
 from tests.program import command, training
 from tfpipe.program.guard import BuildError, StepError
-from tfpipe.program.places import Places
+from tfpipe.program.places import Places, short
 from tfpipe.program.train import Trainer, restore_newest
 
 SMALL = "tools.fault_cases.Small"
@@ -191,3 +191,18 @@ def test_restored_weights_are_those_that_are_looked_at(tf, tmp_path):
     FloatingPointError, match="micro-batch 2 of step 3, the output of"
   ):
     Trainer(run, tmp_path, evaluates=False).train()
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "Graph execution error:\n\nDetected at node f\n"
+    "{{function_node __f}} indices = 2 is not in [0, 2)\n\t [[{{node f}}]]",
+    "Graph execution error:\n\n2 root error(s) found.\n"
+    "  (0) INVALID_ARGUMENT:  {{function_node __f}} indices = 2 is not in [0, 2)\n"
+    "\t [[{{node f}}]]\n  (1) CANCELLED:  {{function_node __g}} aborted",
+  ],
+)
+def test_of_one_or_several_errors_of_a_step_the_first_is_told(tf, text):
+  error = tf.errors.InvalidArgumentError(None, None, text)
+  assert short(error) == "InvalidArgumentError: indices = 2 is not in [0, 2)"

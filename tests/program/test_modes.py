@@ -23,6 +23,7 @@ FLAGS = {
   "hardware": "h100",
   "search": "true",
   "inspect": "changed",
+  "max_restarts": "2",
 }
 
 

@@ -86,7 +86,7 @@ def test_a_folder_that_another_process_has_just_trained_in_is_left_alone(
     return types.SimpleNamespace(devices=[])
 
   monkeypatch.setattr(trainer, "Run", make_run)
-  monkeypatch.setattr(trainer, "restore_newest", lambda *arguments: False)
+  monkeypatch.setattr(trainer, "restore_newest", lambda *arguments, **more: False)
   monkeypatch.setattr(trainer, "Trainer", lambda *arguments, **more: None)
   found = command.refusal(f"--model={IMAGE}", f"--logdir={folder}", "--mode=train")
   assert found == f"error: --logdir={folder}: another process has just trained there"

@@ -71,6 +71,8 @@ def short(error: BaseException) -> str:
   # What is between `Graph execution error` and the message is about traces.
   whole = [line for line in lines if "{{function_node" in line and "[[" not in line]
   text = re.sub(r"\{\{.*?\}\}\s*", "", (whole or lines or [""])[0])
+  # Of several errors at once, the first.
+  text = re.sub(r"^\(\d+\) [A-Z_]+:\s*", "", text)
   return f"{type(error).__name__}: {text}"
 
 
