@@ -66,9 +66,9 @@ class CellFunction:
     self.specs: dict[Wire, tf.TensorSpec] = {}
     self._wires = self._wire(side)
     count = sum(layer.num_weights for layer in layers)
-    self.theta: list[Wire] = [("arg", place) for place in range(count)]
+    theta: list[Wire] = [("arg", place) for place in range(count)]
     others: list[Item] = [("arg", place) for place in range(count, len(self.specs))]
-    self.args: list[Item] = [*bundles(self.theta), *others]
+    self.args: list[Item] = [*bundles(theta), *others]
     last = layers[-1]
     self._num_tensors = last.num_tensors
     self._losses = self._outputs(lambda f: (f.num_tensors, f.num_losses))

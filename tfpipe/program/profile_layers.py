@@ -70,7 +70,7 @@ class Measured(NamedTuple):
   end: float
 
 
-KINDS = ("F", "B", "W", "BW")
+_KINDS = ("F", "B", "W", "BW")
 
 
 def profile(params: Params, devices: Sequence[str]) -> Profile:
@@ -102,20 +102,20 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   whole = one.secs | one_at_once.secs
   update = min(one.end, update_secs(subjects[2]))
   names = [layer.name for layer in layers]
-  alone = [sum(stages[kind, i] for i in range(len(names))) for kind in KINDS]
+  alone = [sum(stages[kind, i] for i in range(len(names))) for kind in _KINDS]
   factors = {
     kind: whole[kind, 0] / own if own else 1.0
-    for kind, own in zip(KINDS, alone, strict=True)
+    for kind, own in zip(_KINDS, alone, strict=True)
   }
   times = []
   for i, (name, share) in enumerate(zip(names, subjects[0][0].shares(), strict=True)):
-    f, b, w, both = (factors[kind] * stages[kind, i] for kind in KINDS)
+    f, b, w, both = (factors[kind] * stages[kind, i] for kind in _KINDS)
     times.append(LayerTime(name, f, b, w, share * update, both))
   rows = micro_batch_size(source.params.batch_size, params.pipeline.num_micro_batches)
   return Profile(
     LayerTimes(describe(devices), rows, tuple(times), one.end - update),
     tuple(alone),
-    tuple(whole[kind, 0] for kind in KINDS),
+    tuple(whole[kind, 0] for kind in _KINDS),
   )
 
 
