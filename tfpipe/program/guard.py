@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -64,6 +65,10 @@ class Guard:
     frames: TracebackType | None,
   ) -> None:
     self._watchdog.__exit__(kind, error, frames)
+
+  def limit(self, what: str) -> contextlib.AbstractContextManager[None]:
+    """Limits the time of what is no step, as that of steps."""
+    return self._watchdog.limit(what)
 
   def building(self) -> Any:
     """Traces the training step.
