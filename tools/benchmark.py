@@ -215,7 +215,7 @@ def main(argv: Sequence[str]) -> None:
     try:
       pathlib.Path(flags.FLAGS.json).open("a").close()
     except OSError as error:
-      sys.exit(f"error: --json={flags.FLAGS.json}: {error_text.of(error)}")
+      sys.exit(f"error: --json={error_text.of(error)}")
   bench = Bench(quick=flags.FLAGS.quick)
   figures: list[Figure] = []
   for name in chosen:

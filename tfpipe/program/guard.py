@@ -113,8 +113,9 @@ class Guard:
         return outputs
     except tf.errors.OpError as error:
       place, cause = self._places.of_error(str(error)), error
-      if not place:
-        place, cause = self._failing(step, batch) or ("the step", error)
+      # What was cancelled has not failed: something else has.
+      if not place or isinstance(error, tf.errors.CancelledError):
+        place, cause = self._failing(step, batch) or (place or "the step", error)
       raise StepError(f"step {step}: {place}: {short(cause)}") from cause
 
   def check(self, step: int, batch: Batch, outputs: Mapping) -> None:
