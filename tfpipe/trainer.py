@@ -61,8 +61,8 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
   "watch",
   False,
-  "With --mode=eval: evaluates each newest checkpoint of a running training, until its "
-  "last step.",
+  "With --mode=eval: evaluates each newest checkpoint of a training, until its last "
+  "step, or until it has ended before; one that was killed is waited for.",
 )
 flags.DEFINE_string(
   "inspect",

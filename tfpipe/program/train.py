@@ -161,6 +161,7 @@ class Trainer:
         self.evaluate()
         if trained:
           self._write_page()
+      stop_lib.at("ending")
     if stop.name:
       ended = f"stopped by {stop.name} after step {step}; the same command continues"
       show(ended)
