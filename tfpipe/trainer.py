@@ -176,6 +176,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     kind = FLAGS[name].flag_type() if name in FLAGS else ""
     allowed = f": must be {_KINDS[kind]}" if kind in _KINDS else ""
     sys.exit(f"error: {given}{allowed}")
+  except flags.CantOpenFlagFileError as error:
+    sys.exit(f"error: --flagfile={error_text.of(error.__context__ or error)}")
   except (flags.Error, ValueError) as error:
     sys.exit(f"error: {' '.join(str(error).split())}")
 
