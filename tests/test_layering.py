@@ -18,6 +18,7 @@ LONGEST_FILE = 400
 BASE = {
   "cost",
   "draft",
+  "error_text",
   "experiment",
   "hardware",
   "knobs",
