@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.bundle import pack, unpack
+from tfpipe.pipeline.bundle import pack_as_node, unpack, unpack_as_node
 from tfpipe.pipeline.call import call
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_call import CellCall
@@ -227,7 +227,7 @@ class _Step:
       with tf.device(device), tf.name_scope(f"stage{copy.stage}/weights"):
         found |= zip(own, read(*[v.handle for v in own.values()]), strict=True)
     with tf.device(self._device(copy)):
-      return [pack([found[name] for name in names])] if names else []
+      return [pack_as_node([found[name] for name in names])] if names else []
 
   def _seed_keys(self, copy: _Copy) -> tf.Tensor:
     names = self._b._cells[copy.stage].seed_names()
@@ -337,7 +337,7 @@ class _Step:
       names = self._b._cells[copy.stage].weight_names()
       gradient = self._b._gradients[copy.stage]
       with tf.device(self._device(copy)):
-        values = unpack(sums[0], gradient.summed) if sums else []
+        values = unpack_as_node(sums[0], gradient.summed) if sums else []
       for place, value in zip(gradient.weights, values, strict=True):
         uses.setdefault(names[place], []).append(value)
     sums = {}

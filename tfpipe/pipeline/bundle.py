@@ -9,10 +9,13 @@ its device.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from tfpipe.lazy import tf
+from tfpipe.pipeline.call import call
+from tfpipe.traced import Function, specs, trace
 
 Wire: TypeAlias = tuple[str | int, ...]
 """Name of a value; see `cell_function`."""
@@ -45,9 +48,9 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   return _pack(parts)
 
 
-def unpack(packed: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+def unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
   """Gives the tensors of which a value was made, of these shapes and dtypes."""
-  levels = [list(specs)]
+  levels = [list(own)]
   while len(levels[-1]) > _MOST:
     levels.append([tf.TensorSpec([], tf.variant)] * -(-len(levels[-1]) // _MOST))
   parts = [packed]
@@ -58,13 +61,37 @@ def unpack(packed: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]
   return parts
 
 
+def pack_as_node(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Makes one value of some tensors by one node, however many they are."""
+  if len(tensors) <= _MOST:
+    return _pack(tensors)
+  return call(_packer(tuple(specs(tensors))), tensors)[0]
+
+
+def unpack_as_node(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+  """Like `unpack`, by one node, however many tensors there are."""
+  if len(own) <= _MOST:
+    return _unpack(packed, own)
+  return call(_unpacker(tuple(own)), [packed])
+
+
+@functools.lru_cache(maxsize=128)
+def _packer(own: tuple[tf.TensorSpec, ...]) -> Function:
+  return trace(lambda *tensors: [pack(tensors)], own)
+
+
+@functools.lru_cache(maxsize=128)
+def _unpacker(own: tuple[tf.TensorSpec, ...]) -> Function:
+  return trace(lambda packed: unpack(packed, own), [tf.TensorSpec([], tf.variant)])
+
+
 def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   return tf.raw_ops.OptionalFromValue(components=tensors)
 
 
-def _unpack(packed: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+def _unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
   return tf.raw_ops.OptionalGetValue(
     optional=packed,
-    output_types=[spec.dtype for spec in specs],
-    output_shapes=[spec.shape for spec in specs],
+    output_types=[spec.dtype for spec in own],
+    output_shapes=[spec.shape for spec in own],
   )
