@@ -27,6 +27,7 @@ from tfpipe.program import (
   modes,
   profile,
   quiet,
+  refusal,
   restarts,
   run_folder,
   warm_start,
@@ -187,7 +188,10 @@ def model_params(name: str, changes: Sequence[str]) -> Params:
     LookupError: no such experiment.
     ValueError, AttributeError, TypeError: a bad override.
   """
-  params = registry.Get(name)().Model()
+  experiment = registry.Get(name)
+  params = experiment().Model()
+  if not isinstance(params, Params):
+    raise TypeError(f"{experiment.Name()}.Model() must return Params, got {params!r}")
   own = params.name
   seen: dict[str, str] = {}
   for override in changes:
@@ -323,7 +327,7 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
   except REFUSALS as error:
-    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+    sys.exit(f"error: {refusal.text(error)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
   if trainer is None:
