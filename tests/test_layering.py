@@ -60,6 +60,10 @@ MAY_IMPORT = {
   "optimizers": {"checks", "lazy", "packed", "params", "spelling", "traced"},
   "pipeline": {*BASE, "layers", "lazy", "optimizers", "packed", "structure", "traced"},
   "program": {*BASE, "input", "lazy", "optimizers", "pipeline", "structure", "task"},
+  "spmd": {
+    *("layers", "lazy", "optimizers", "pipeline", "schedule"),
+    *("structure", "traced"),
+  },
   "structure": {"lazy"},
   "task": {"optimizers", "params"},
   "packed": {"lazy", "traced"},

@@ -127,6 +127,11 @@ class Learner:
     """Names of the weights, sorted: the order of the metric `nonfinite`."""
     return tuple(self._weights)
 
+  @property
+  def rule(self) -> Update:
+    """How sums become an update, for who keeps weights and state elsewhere."""
+    return self._updates[0]
+
   def state_specs(self, name: str, shape: tuple[int, ...]) -> dict[str, SlotSpec]:
     """Returns what `create_state` makes for one weight, without TensorFlow.
 

@@ -81,8 +81,8 @@ class Update:
       nonfinite = ~tf.math.is_finite(halves)
       applied = usable & ~tf.reduce_any(nonfinite)
       norm = _norm(halves)
-      factor = self._clip_factor(norm)
-      learning_rate = self._rate(first)
+      factor = self.clip_factor(norm)
+      learning_rate = self.rate(first.state[STEP])
       skips = first.state[SKIPS] + 1
       skips = tf.where(applied, tf.zeros_like(skips), skips)
     scalars = (divisor, factor, learning_rate, measure)
@@ -117,7 +117,7 @@ class Update:
         "consecutive_skips": tf.constant(0, tf.int64),
         "grad_norm": tf.constant(0.0),
         "clip_factor": tf.constant(0.0),
-        "learning_rate": self._rate(replica),
+        "learning_rate": self.rate(replica.state[STEP]),
         "l2_loss": self._l2_loss(replica, l2_names),
         "update_norm": tf.constant(0.0),
         "param_norm": tf.constant(0.0),
@@ -126,12 +126,12 @@ class Update:
         **loss_scale.read(replica),
       }
 
-  def _rate(self, replica: Replica) -> tf.Tensor:
-    """Returns the learning rate of the next update, a float32 scalar."""
+  def rate(self, done: tf.Tensor | tf.Variable) -> tf.Tensor:
+    """Returns the learning rate after so many updates, a float32 scalar."""
     rate = tf.constant(self.learning_rate)
     if self.schedule is None:
       return rate
-    return rate * self.schedule.value(replica.state[STEP])
+    return rate * self.schedule.value(done)
 
   def _halves(
     self, found: Sequence[Group], replica: Replica, sums: Tensors, divisor: tf.Tensor
@@ -183,7 +183,8 @@ class Update:
       names += [weight for group in found for weight in group.names]
     return _in_order(vectors, names, order)
 
-  def _clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
+  def clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
+    """Returns what gradients of this norm are multiplied by."""
     if not self.clip_norm:
       return tf.ones_like(norm)
     return self.clip_norm / tf.maximum(norm, self.clip_norm)
@@ -215,7 +216,7 @@ class Update:
       following = done + 1
       count = tf.cast(following, tf.float32)
       step = tf.where(applied, following, done)
-      ema_rate = 1 - self._ema_decay(count)
+      ema_rate = 1 - self.decay(count)
     shared = [*scalars, count, ema_rate]
     halves: list[list[tf.Tensor]] = []
     names: list[str] = []
@@ -254,7 +255,8 @@ class Update:
       variables += [replica.weights[name], *[replica.state[e] for e in entries]]
     return variables
 
-  def _ema_decay(self, count: tf.Tensor) -> tf.Tensor:
+  def decay(self, count: tf.Tensor) -> tf.Tensor:
+    """Returns the decay of the averages in an update, counted from 1."""
     decay = tf.constant(self.ema_decay)
     if not self.ema_ramp:
       return decay

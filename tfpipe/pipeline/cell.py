@@ -35,7 +35,7 @@ class Cell:
 
   def weight_names(self) -> list[str]:
     """Global names of the weights, in the order of the function's theta."""
-    return [name for layer in self.layers for name in _weight_names(layer)]
+    return [name for layer in self.layers for name in weight_names(layer)]
 
   def seed_names(self) -> list[str]:
     """Global names of the seeds, in the order of the function's keys."""
@@ -83,10 +83,24 @@ def make_gradients(
     remat_layers: keep only the layers' inputs for the backward pass.
     splits: whether B and W are called, not only both at once.
   """
+  made: dict[tuple, CellGradient] = {}
+  gradients = []
+  for cell, own in zip(cells, gradient_keys(cells, trainable), strict=True):
+    which = (cell.function, *own)
+    if which not in made:
+      made[which] = CellGradient(cell.function, own, remat=remat_layers, splits=splits)
+    gradients.append(made[which])
+  return gradients
+
+
+def gradient_keys(
+  cells: Sequence[Cell], trainable: Collection[str]
+) -> list[list[GradientKey]]:
+  """Says which gradient of each layer of each cell is needed; arguments as above."""
   layers = [layer for cell in cells for layer in cell.layers]
   functions = [function for cell in cells for function in cell.function.layers]
   learning = [
-    tuple(i for i, name in enumerate(_weight_names(layer)) if name in trainable)
+    tuple(i for i, name in enumerate(weight_names(layer)) if name in trainable)
     for layer in layers
   ]
   # Only layers behind the first that learns hand a gradient on.
@@ -103,15 +117,7 @@ def make_gradients(
     keys.append(key)
     dys = function.gradient(key).dxs
   rest = iter(keys[::-1])
-  made: dict[tuple, CellGradient] = {}
-  gradients = []
-  for cell in cells:
-    own = [next(rest) for _ in cell.layers]
-    which = (cell.function, *own)
-    if which not in made:
-      made[which] = CellGradient(cell.function, own, remat=remat_layers, splits=splits)
-    gradients.append(made[which])
-  return gradients
+  return [[next(rest) for _ in cell.layers] for cell in cells]
 
 
 def make_cells(
@@ -156,5 +162,6 @@ def make_cells(
   return cells
 
 
-def _weight_names(layer: Layer) -> list[str]:
+def weight_names(layer: Layer) -> list[str]:
+  """Global names of a layer's weights, in the order of its theta."""
   return [w.tied_to or f"{layer.name}/{path}" for path, w in layer.weights().items()]

@@ -157,6 +157,30 @@ class Pipeline:
 
     return tf.function(step, autograph=False).get_concrete_function(dict(batch))
 
+  def gradient_function(self, batch: Batch) -> tf.types.experimental.ConcreteFunction:
+    """Traces what `train_function` does before the update; nothing changes by it.
+
+    Args:
+      batch: specs [batch, ...] of the fields of a mini-batch.
+
+    Returns:
+      function of a batch dict → dict with `gradient_sums`, `metrics`, `moments` and
+      `micro_batch_losses`, see `StepResult`.
+    """
+    weights = {**self.weights, **self._loss_scale()}
+    builder = self._builder(self._schedule, batch, weights, do_eval=False)
+
+    def gradients(batch: Mapping[str, tf.Tensor]) -> dict:
+      result = builder.build(batch, self.step.read_value())
+      return {
+        "gradient_sums": result.gradient_sums,
+        "metrics": result.metrics,
+        "moments": result.moments,
+        "micro_batch_losses": result.micro_batch_losses,
+      }
+
+    return tf.function(gradients, autograph=False).get_concrete_function(dict(batch))
+
   def timed_actions(self) -> list[Action]:
     """The actions, in order, whose times a timed step reports."""
     return [action for action in order(self._schedule) if action.kind != "U"]
