@@ -37,18 +37,30 @@ class Tpu:
 
 
 class Alone:
-  """Stands for exchanges where there is one device: a value stays what it is.
+  """Stands for exchanges where one device's program is only compiled.
 
-  What is computed is then wrong; how much is computed, and where, is not.
+  What is computed is then wrong; how much is computed, and where, is not: a compiler
+  knows as little of what would arrive as it would know of another device.
+
+  Args:
+    unknown: float32 vector, of which each exchange takes a number.
+
+  Attributes:
+    sent: all that the device has given; a program must return it, or it is left out.
   """
 
+  def __init__(self, unknown: tf.Tensor) -> None:
+    self._unknown = iter(tf.unstack(unknown))
+    self.sent: list[tf.Tensor] = []
+
   def permute(self, value: tf.Tensor, pairs: Pairs) -> tf.Tensor:
-    """Gives back the value."""
-    return value
+    """Gives what a compiler cannot know."""
+    self.sent.append(value)
+    return value + tf.cast(next(self._unknown), value.dtype)
 
   def sum(self, value: tf.Tensor, groups: Groups) -> tf.Tensor:
-    """Gives back the value."""
-    return value
+    """Gives what a compiler cannot know."""
+    return self.permute(value, ())
 
 
 class Virtual:

@@ -46,7 +46,7 @@ class StagedNetwork:
     compute_dtype: what layers compute in.
 
   Attributes:
-    layers: as given, and `ranges`, `input_fields`.
+    layers: as given, and `ranges`, `batch`, `input_fields`.
     stages: what each stage computes.
     sizes: see `Sizes`.
     inputs: what crosses to the next stage, and
@@ -76,6 +76,7 @@ class StagedNetwork:
         f"pipeline.compute_dtype={compute_dtype!r}: must be one of {', '.join(DTYPES)} "
         "where all devices run one program"
       )
+    self.batch = dict(batch)
     checks.check_layers(layers, ranges)
     checks.check_fields(batch, layers, input_fields)
     self.layers, self.ranges, self._seed = layers, ranges, seed

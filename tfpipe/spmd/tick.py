@@ -76,14 +76,16 @@ class TickLoop:
     unrolled: bool,
   ) -> Carry:
     """Runs all of them; arguments as of `Program.step`."""
-    device = _Device(self._net, self._ticks, stage, pipeline, state, batch)
+    device = Device(self._net, self._ticks, stage, pipeline, state, batch)
+    stages = self._last + 1
     tables = [
-      tf.constant(rows, tf.int32)
+      tf.constant([m for row in rows for m in row])
       for rows in (self._ticks.forward, self._ticks.backward)
     ]
 
     def tick(number: tf.Tensor, carry: Carry) -> tuple[tf.Tensor, Carry]:
-      now = _Now(*(table[number, stage] for table in tables))
+      place = number * stages + stage
+      now = _Now(*(tf.gather(table, place) for table in tables))
       return number + 1, self._exchange(*device.work(now, carry))
 
     carry = device.first()
@@ -112,7 +114,7 @@ class TickLoop:
     return carry._replace(x=sent(y, self._on), dy=sent(dx, self._back))
 
 
-class _Device:
+class Device:
   """What a device has during all ticks, and what it does in one."""
 
   def __init__(
@@ -161,10 +163,10 @@ class _Device:
       for dtype, vector in carry.x.items()
     }
     carry = carry._replace(kept=kept)
-    y, noted = self._switch(now.forward, self._forward(now.forward, carry))
+    y, noted = self._switch(now.forward, self.forward(now.forward, carry))
     carry = self._note(carry, now.forward, noted)
     dx, sums, metrics, noted = self._switch(
-      now.backward, self._backward(now.backward, carry)
+      now.backward, self.backward(now.backward, carry)
     )
     carry = self._note(carry, now.backward, noted)
     carry = carry._replace(sums=sums, metrics=carry.metrics + metrics)
@@ -179,10 +181,10 @@ class _Device:
   def _keep(self, kept: tf.Tensor, vector: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
     """Puts the input of a forward where its backward will look for it."""
     slot = tf.math.floormod(tf.maximum(m, 0), self._slots)
-    value = tf.where(m < 0, kept[slot], vector)
+    value = tf.where(m < 0, tf.gather(kept, slot), vector)
     return tf.tensor_scatter_nd_update(kept, [[slot]], value[None])
 
-  def _forward(self, m: tf.Tensor, carry: Carry) -> Callable:
+  def forward(self, m: tf.Tensor, carry: Carry) -> Callable:
     """Gives what each stage does for the forward of a micro-batch.
 
     The last one does nothing: its backward follows at once, and begins with it.
@@ -198,7 +200,7 @@ class _Device:
 
     return branch
 
-  def _backward(self, m: tf.Tensor, carry: Carry) -> Callable:
+  def backward(self, m: tf.Tensor, carry: Carry) -> Callable:
     """Gives what each stage does for the backward of a micro-batch."""
     nothing = tf.zeros([len(self._net.metrics), 2])
 
@@ -207,7 +209,8 @@ class _Device:
       if k > self._last:
         return net.gradients.zeros(), carry.sums, nothing, self._nothing()
       slot = tf.math.floormod(tf.maximum(m, 0), self._slots)
-      inputs = self._inputs(k, m, {d: kept[slot] for d, kept in carry.kept.items()})
+      kept = {dtype: tf.gather(own, slot) for dtype, own in carry.kept.items()}
+      inputs = self._inputs(k, m, kept)
       dys: list[tf.Tensor] = []
       if k < self._last:
         inputs = stage_lib.tied(inputs, carry.dy)
@@ -229,14 +232,17 @@ class _Device:
     m = tf.maximum(m, 0)
     theta = self._net.weights.split(self._state["weights"], k)
     theta |= self._net.fixed.split(self._state["fixed"], k)
-    fields = {name: self._batch[name][m] for name in self._net.stages[k].cell.side}
+    side = self._net.stages[k].cell.side
+    fields = {name: tf.gather(self._batch[name], m) for name in side}
     row = self._first_row + tf.cast(m * self._sizes.rows, tf.int64)
     return Arguments(theta, fields, self._state["step"], row)
 
   def _inputs(self, k: int, m: tf.Tensor, arrived: Vectors) -> list[tf.Tensor]:
     if k:
       return self._net.inputs.unpack(arrived, k - 1)
-    return [self._batch[name][tf.maximum(m, 0)] for name in self._net.input_fields]
+    return [
+      tf.gather(self._batch[name], tf.maximum(m, 0)) for name in self._net.input_fields
+    ]
 
   def _nothing(self) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.zeros([]), tf.zeros([2, self._net.moments.size])

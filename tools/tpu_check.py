@@ -1,0 +1,104 @@
+"""Checks without a TPU what Cloud TPU cores would run of an experiment.
+
+  python -m tools.tpu_check --model=lm.shakespeare.Char --num_partitions=4 \
+    --num_micro_batches=8 --stage=virtual
+
+The training step is one program for all cores, see `tfpipe.spmd`. Stages, cheap first:
+
+  graph    a TPUStrategy for a described topology builds it: each layer, forward and
+           backward, is in the branch of its stage and nowhere else
+  hlo      XLA compiles it, for the CPU: no product or convolution is outside a stage,
+           recomputation is still there, no shape is dynamic
+  virtual  it runs on virtual CPU devices and does what training on one device does
+  aot      libtpu's own compiler: not there yet
+
+Nothing here runs on a TPU. Ends with 0 if all is as it must be, 1 if not or if it is
+refused, and 3 if a stage cannot be run here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from tfpipe import error_text
+from tfpipe.params import Params
+from tfpipe.spelling import nearest
+from tfpipe.trainer import FLAGS, REFUSALS, model_params
+from tools import tpu_subject
+from tools.tpu_subject import Subject
+
+# Compiled in several parts at once, a large program has hung for ever (TF 2.21, CPU).
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+
+# Flags of the trainer that mean the same here; its others mean nothing.
+SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "set")
+for _name in SHARED:
+  flags.declare_key_flag(_name)
+
+STAGES = ("graph", "hlo", "virtual", "aot")
+UNAVAILABLE = 3
+"""Exit code of a stage that cannot be run here."""
+_MODULES = {"graph": "tpu_graph", "hlo": "tpu_hlo", "virtual": "tpu_virtual"}
+
+_STAGE = flags.DEFINE_string("stage", None, f"What to check: {', '.join(STAGES)}.")
+
+
+def _check_flags(argv: Sequence[str]) -> None:
+  """Refuses flags that are missing, bad, or without effect."""
+  if len(argv) > 1:
+    raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
+  if not FLAGS.model:
+    raise ValueError("--model is missing; it names an experiment")
+  for flag in FLAGS.get_flags_for_module("tfpipe.trainer"):
+    if flag.present and flag.name not in SHARED:
+      known = ", --".join(sorted({*SHARED, _STAGE.name}))
+      raise ValueError(f"--{flag.name} has no effect here; flags are --{known}")
+  if _STAGE.value not in STAGES:
+    found = "is missing" if _STAGE.value is None else f"= {_STAGE.value!r}"
+    raise ValueError(
+      f"--stage {found}: must be one of {', '.join(STAGES)}"
+      f"{nearest(_STAGE.value or '', STAGES)}"
+    )
+
+
+def _params() -> Params:
+  names = ("num_partitions", "num_micro_batches", "schedule")
+  given = [
+    f"pipeline.{n}={FLAGS[n].value}" for n in names if FLAGS[n].value is not None
+  ]
+  return model_params(FLAGS.model, [*FLAGS.set, *given])
+
+
+def _run(subject: Subject) -> None:
+  print(subject.title())
+  if _STAGE.value not in _MODULES:
+    print(
+      f"stage {_STAGE.value}: NOT RUN. It needs libtpu's compiler, which this version "
+      "of tfpipe does not call yet; nothing has been compiled for a TPU"
+    )
+    sys.exit(UNAVAILABLE)
+  found = importlib.import_module(f"tools.{_MODULES[_STAGE.value]}").check(subject)
+  for line in found.lines:
+    print(f"  {line}")
+  print(f"stage {_STAGE.value}: {'failed' if found.wrong else 'passed'}, not on a TPU")
+  if found.wrong:
+    sys.exit(1)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Checks what the flags say, and prints what is found."""
+  try:
+    _check_flags(argv)
+    subject = tpu_subject.make(_params())
+    _run(subject)
+  except REFUSALS as error:
+    sys.exit(f"error: {error_text.of(error)}")
+
+
+if __name__ == "__main__":
+  app.run(main)
