@@ -33,7 +33,9 @@ from tools import tpu_subject
 from tools.tpu_subject import Subject
 
 # Compiled in several parts at once, a large program has hung for ever (TF 2.21, CPU).
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+_ALONE = "--xla_cpu_parallel_codegen_split_count=1"
+if _ALONE not in os.environ.get("XLA_FLAGS", ""):
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ALONE}".strip()
 
 # Flags of the trainer that mean the same here; its others mean nothing.
 SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "set")

@@ -19,6 +19,7 @@ from tfpipe.schedule import ticks as ticks_lib
 from tfpipe.spmd.collectives import Alone
 from tfpipe.spmd.program import Program
 from tfpipe.spmd.tick import Device
+from tfpipe.structure import static_shape
 from tools import hlo_text
 from tools.tpu_subject import Findings, Subject
 
@@ -59,7 +60,7 @@ def compiled(function: Callable, args: Any, stage: str) -> str:
 def _step_args(program: Program) -> tuple:
   """Gives arguments of a step: number of the core, state, batch, unknown numbers."""
   batch = {
-    name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
+    name: np.zeros(static_shape(spec), spec.dtype.as_numpy_dtype)
     for name, spec in program.network.batch.items()
   }
   # As many as there can be exchanges: in a tick two of each dtype, and a few more.

@@ -18,6 +18,9 @@ MARGIN = 1e-6
 STATE_MARGIN = 1e-5
 """The same of weights, slots, averages and moving statistics after the update."""
 
+_REPORTED = ("weight", "grad_norm", "clip_factor", "learning_rate")
+"""Numbers of the update that are compared: Adam, and clipping, hide a wrong scale."""
+
 _Arrays = Mapping[str, np.ndarray]
 
 
@@ -34,8 +37,13 @@ def check(subject: Subject) -> Findings:
   found.lines.append(
     f"one step of the program on {stages} virtual CPU devices, and on one device"
   )
-  gradients, losses, state = _one_device(subject, devices[0], batch)
-  _compare(found, "losses", {"loss": outputs[0]["micro_batch_losses"]}, losses, MARGIN)
+  gradients, scalars, state = _one_device(subject, devices[0], batch)
+  report = outputs[0]["update"]
+  own_scalars = {
+    "micro-batch losses": outputs[0]["micro_batch_losses"],
+    **{name: report[name] for name in _REPORTED},
+  }
+  _compare(found, "losses, norm and rate", own_scalars, scalars, MARGIN)
   own = virtual.named("weights", [output["gradients"] for output in outputs])
   _compare(found, "gradients", own, gradients, MARGIN)
   for layout, name in (
@@ -55,7 +63,8 @@ def _one_device(
   """Trains on a mini-batch as the trainer does with one partition.
 
   Returns:
-    gradients of the sum of the loss; the losses of the micro-batches; the state then.
+    gradients of the sum of the loss; losses and what the update reports; the state
+    then.
   """
   params, task = subject.params, subject.params.task.Instantiate()
   layers = [layer.Instantiate() for layer in task.Layers()]
@@ -72,11 +81,14 @@ def _one_device(
   learner.create_state(pipeline.trainable(), pipeline.l2_names())
   fields = {name: tf.constant(field) for name, field in batch.items()}
   found = pipeline.gradient_function(subject.specs())(fields)
-  pipeline.train_function(learner, subject.specs())(fields)
+  report = pipeline.train_function(learner, subject.specs())(fields)["update"]
   variables = {**pipeline.weights, **learner.state()}
   return (
     {name: value.numpy() for name, value in found["gradient_sums"].items()},
-    {"loss": found["micro_batch_losses"].numpy()},
+    {
+      "micro-batch losses": found["micro_batch_losses"].numpy(),
+      **{name: report[name].numpy() for name in _REPORTED},
+    },
     {name: variable.numpy() for name, variable in variables.items()},
   )
 

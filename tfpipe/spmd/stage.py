@@ -83,6 +83,15 @@ class Stage:
       for place in gradient.weights
     }
 
+  def parts(self) -> list[tuple[str, str]]:
+    """Lists what there is to compute: names of layers, `forward` or `backward`."""
+    backward = [
+      (layer.name, "backward")
+      for layer, gradient in zip(self.cell.layers, self._gradients, strict=True)
+      if gradient.num_dxs or gradient.weights
+    ]
+    return [*((layer.name, "forward") for layer in self.cell.layers), *backward]
+
   def forward(self, inputs: Sequence[tf.Tensor], given: Arguments) -> Outputs:
     """Computes the cell."""
     calls = [function.forward for function in self._functions]

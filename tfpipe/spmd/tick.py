@@ -262,7 +262,7 @@ class Device:
   ) -> Carry:
     """Notes what a micro-batch gave, once."""
     loss, moments = noted
-    here = tf.range(self._sizes.micro_batches) == m
+    here = tf.equal(tf.range(self._sizes.micro_batches), m)
     return carry._replace(
       losses=carry.losses + tf.where(here, loss, 0.0),
       moments=carry.moments + tf.where(here[:, None], moments[:, None], 0.0),

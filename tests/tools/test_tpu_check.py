@@ -1,0 +1,178 @@
+"""What TPU cores would run is checked, and what is broken is found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from tfpipe.schedule.ticks import IDLE
+from tfpipe.spmd.flat_update import FlatUpdate
+from tfpipe.spmd.tick import Device
+from tfpipe.trainer import model_params
+from tools import tpu_check as tool
+from tools import tpu_graph, tpu_subject, tpu_virtual
+from tools.tpu_subject import Subject
+
+MODEL = "lm.shakespeare.Char"
+SMALL = [
+  *(f"task.{n}" for n in ("model_dim=8", "ff_dim=16", "num_heads=2", "num_layers=4")),
+  "task.sequence_length=8",
+  *(f"{o}.{s}" for o in ("input", "eval_input") for s in ("seq_len=8", "batch_size=8")),
+]
+
+
+def run(*arguments: str) -> int | str | None:
+  """Does what `python -m tools.tpu_check` does; gives what it ends with."""
+  with flagsaver.flagsaver():
+    rest = flags.FLAGS(["tpu_check", *arguments])
+    try:
+      tool.main(rest)
+    except SystemExit as ended:
+      return ended.code
+  return 0
+
+
+def subject(stages: int = 3, number: int = 2) -> Subject:
+  sizes = [f"num_partitions={stages}", f"num_micro_batches={number}"]
+  changes = [*SMALL, *(f"pipeline.{size}" for size in sizes)]
+  return tpu_subject.make(model_params(MODEL, changes))
+
+
+def flags_of(stages: int, number: int) -> list[str]:
+  sets = [f"--set={change}" for change in SMALL]
+  sizes = [f"--num_partitions={stages}", f"--num_micro_batches={number}"]
+  return [f"--model={MODEL}", *sets, *sizes]
+
+
+@pytest.mark.parametrize(
+  ("stages", "number", "name"), [(1, 1, "gpipe"), (2, 4, "1f1b"), (4, 2, "eager_1f1b")]
+)
+def test_the_virtual_run_passes(tf, capsys, stages, number, name):
+  given = [*flags_of(stages, number), f"--schedule={name}", "--stage=virtual"]
+  assert run(*given) == 0
+  text = capsys.readouterr().out
+  assert f"K={stages}, M={number}, {name}" in text
+  assert f"{stages} virtual CPU devices" in text
+  assert "stage virtual: passed, not on a TPU" in text
+
+
+def test_the_graph_of_a_strategy_passes(tf, capsys):
+  assert run(*flags_of(3, 2), "--stage=graph") == 0
+  text = capsys.readouterr().out
+  assert "TPUStrategy for 3 described cores" in text
+  assert "6 layers, forward and backward; 0 missing" in text
+  assert "CollectivePermute" in text
+
+
+def swapped(method: Callable) -> Callable:
+  """Gives two stages each other's work."""
+
+  def other(self: Device, *args) -> Callable:
+    branch = method(self, *args)
+    return lambda k: branch({0: 1, 1: 0}.get(k, k))
+
+  return other
+
+
+def test_a_cell_on_the_wrong_stage_is_found(tf, monkeypatch):
+  monkeypatch.setattr(Device, "backward", swapped(Device.backward))
+  found = tpu_graph.check(subject())
+  assert any("in another stage's branch" in text for text in found.wrong)
+  assert any("stage1" in text and "branch of stage 0" in text for text in found.wrong)
+
+
+def test_a_stage_that_takes_another_ones_place_is_found(tf, monkeypatch):
+  def rotated(self: Device, m, make):
+    count = self._last + 1
+    place = tf.math.floormod(self._stage + 1, count)
+    branches = [lambda k=k: make(k) for k in range(count + 1)]
+    return tf.switch_case(tf.where(tf.equal(m, IDLE), count, place), branches)
+
+  monkeypatch.setattr(Device, "_switch", rotated)
+  found = tpu_virtual.check(subject())
+  assert any("gradients" in text for text in found.wrong)
+
+
+def test_a_missing_division_by_the_micro_batches_is_found(tf, monkeypatch):
+  right = FlatUpdate.run
+
+  def without(self, stage, state, sums, weight, add):
+    return right(self, stage, state, sums, weight / 2, add)
+
+  monkeypatch.setattr(FlatUpdate, "run", without)
+  found = tpu_virtual.check(subject())
+  assert any("losses, norm and rate" in text for text in found.wrong)
+  assert not any("gradients" in text for text in found.wrong)
+
+
+# In a process of its own: how XLA compiles is fixed when it is first used.
+_COMPILED = """
+from tests.tools.test_tpu_check import subject
+from tfpipe.spmd import stage
+from tools import tpu_check, tpu_hlo
+assert not tpu_hlo.check(subject(2)).wrong
+stage.tied = lambda tensors, dys: list(tensors)
+(wrong,) = tpu_hlo.check(subject(2)).wrong
+print(wrong)
+"""
+
+
+def test_compiled_it_recomputes_and_a_dropped_tie_is_found():
+  ended = subprocess.run(
+    [sys.executable, "-c", _COMPILED], capture_output=True, text=True, check=False
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert ended.stdout.startswith("core 0, optimized, 2 micro-batches")
+
+
+def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys):
+  assert run(*flags_of(2, 2), "--stage=aot") == tool.UNAVAILABLE == 3
+  assert "stage aot: NOT RUN" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("arguments", "said"),
+  [
+    (["--stage=virtual"], "--model is missing"),
+    ([f"--model={MODEL}"], "--stage is missing: must be one of graph, hlo"),
+    ([f"--model={MODEL}", "--stage=grap"], "did you mean 'graph'"),
+    ([f"--model={MODEL}", "--stage=hlo", "--remat=layer"], "--remat has no effect"),
+    (
+      [f"--model={MODEL}", "--stage=hlo", "--schedule=zb_h1"],
+      "zb_h1.* does not line up",
+    ),
+    (
+      [f"--model={MODEL}", "--stage=hlo", "--schedule=interleaved"],
+      "schedule interleaved.* does not line up",
+    ),
+    ([f"--model={MODEL}", "--stage=hlo", "x"], "unexpected arguments: x"),
+    (
+      ["--model=lm.documents.Bucketed", "--stage=hlo"],
+      "shapes; on TPUs it must",
+    ),
+  ],
+)
+def test_bad_input_is_refused_at_the_door(arguments, said):
+  ended = run(*arguments)
+  assert isinstance(ended, str)
+  assert re.search(said, ended), ended
+
+
+@pytest.mark.parametrize(
+  ("change", "said"),
+  [
+    ("pipeline.remat=none", "remat: must be 'cell'"),
+    ("pipeline.compute_dtype=float16", "compute_dtype='float16': must be one of"),
+    ("task.learner.accumulate_steps=2", "accumulate_steps=2: must be 1"),
+  ],
+)
+def test_settings_that_one_program_cannot_have_are_refused(tf, change, said):
+  ended = run(*flags_of(2, 2), f"--set={change}", "--stage=virtual")
+  assert isinstance(ended, str)
+  assert said in ended

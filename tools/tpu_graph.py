@@ -1,0 +1,193 @@
+"""Builds the step under a TPUStrategy whose topology is described, without a TPU.
+
+That is the graph a TPU VM would compile: real exchanges, `strategy.run`, the number of
+a core from its replica. Only its operations are looked at; none has a kernel here.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfpipe.lazy import tf
+from tfpipe.spmd.collectives import Alone, Tpu
+from tfpipe.spmd.program import Program
+from tools.tpu_subject import Findings, Subject
+
+_COMPUTES = ("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative")
+_LAYER = re.compile(r"stage\d+/(\w+)/(forward|backward)/")
+
+
+def check(subject: Subject) -> Findings:
+  """Builds the step and finds out where each layer is."""
+  program = subject.program()
+  found = Findings()
+  graph = build(program)
+  whole = graph.as_graph_def(add_shapes=True)
+  functions = {f.signature.name: f for f in whole.library.function}
+  found.lines.append(
+    f"a TPUStrategy for {program.num_replicas} described cores built the step: "
+    f"{len(whole.node)} operations, {len(functions)} functions"
+  )
+  places = list(_walk(whole.node, functions, None))
+  _check_layers(found, places, program)
+  kinds = {node.op for f in functions.values() for node in f.node_def}
+  kinds |= {node.op for node in whole.node}
+  exchanges = {"CrossReplicaSum", *(["CollectivePermute"] * (program.num_replicas > 1))}
+  found.expect(exchanges <= kinds, f"exchanges: {', '.join(sorted(exchanges))}")
+  dynamic = [node.name for node in whole.node if _is_dynamic(node)]
+  found.expect(not dynamic, f"{len(dynamic)} dynamic shapes{_some(dynamic)}")
+  return found
+
+
+def _walk(
+  nodes: Sequence[Any], functions: Mapping[str, Any], stage: int | None
+) -> Iterator[tuple[int | None, Any]]:
+  """Lists all nodes, in functions too, with the number of the branch they are in."""
+  for node in nodes:
+    yield stage, node
+    for key, value in node.attr.items():
+      called = [value.func.name] if value.HasField("func") else []
+      called += [each.name for each in value.list.func]
+      for number, name in enumerate(called):
+        # A layer's own branches belong to its stage.
+        is_branch = node.op in ("Case", "StatelessCase") and key == "branches"
+        below = number if is_branch and stage is None else stage
+        yield from _walk(functions[name].node_def, functions, below)
+
+
+def _check_layers(
+  found: Findings, places: Sequence[tuple[int | None, Any]], program: Program
+) -> None:
+  """Notes whether each layer is in the branch of its stage, and nothing outside."""
+  network = program.network
+  stage_of = {
+    layer.name: stage
+    for stage, (start, end) in enumerate(network.ranges)
+    for layer in network.layers[start:end]
+  }
+  seen: set[tuple[str, str]] = set()
+  wrong = []
+  for stage, node in places:
+    named = _LAYER.search(node.name)
+    if named and node.op == "PartitionedCall":
+      seen.add((named[1], named[2]))
+      if stage != stage_of[named[1]]:
+        wrong.append(f"{node.name} is in the branch of stage {stage}")
+  found.expect(
+    not wrong, f"{len(wrong)} layers in another stage's branch{_some(wrong)}"
+  )
+  missing = [
+    f"{name} {what}"
+    for stage in network.stages
+    for name, what in stage.parts()
+    if (name, what) not in seen
+  ]
+  found.expect(
+    not missing,
+    f"{len(stage_of)} layers, forward and backward; {len(missing)} missing"
+    + _some(missing),
+  )
+  products = [(stage, node) for stage, node in places if node.op in _COMPUTES]
+  outside = [node.name for stage, node in products if stage is None]
+  found.expect(
+    not outside,
+    f"{len(products)} products and convolutions, {len(outside)} outside of a stage"
+    + _some(outside),
+  )
+
+
+def _is_dynamic(node: Any) -> bool:
+  shapes = node.attr["_output_shapes"].list.shape
+  return any(s.unknown_rank or any(d.size < 0 for d in s.dim) for s in shapes)
+
+
+def _some(texts: Sequence[str]) -> str:
+  return f": {'; '.join(texts[:3])}" if texts else ""
+
+
+def build(program: Program) -> tf.Graph:
+  """Builds a step of all cores within `strategy.run`."""
+  state, network = program.first_state()[0], program.network
+  _cut_layers(program, state)
+  with tf.Graph().as_default() as graph:
+    strategy = tf.distribute.TPUStrategy(
+      _resolver(program.num_replicas),
+      experimental_device_assignment=tf.tpu.experimental.DeviceAssignment.build(
+        _topology(program.num_replicas), num_replicas=program.num_replicas
+      ),
+    )
+    given = {
+      name: tf.compat.v1.placeholder(value.dtype, value.shape, name=f"state/{name}")
+      for name, value in state.items()
+    }
+    batch = {
+      name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name=f"batch/{name}")
+      for name, spec in network.batch.items()
+    }
+
+    def replica() -> dict:
+      context = tf.distribute.get_replica_context()
+      number = tf.cast(context.replica_id_in_sync_group, tf.int32)
+      return program.step(Tpu(), number, given, batch)
+
+    strategy.run(tf.function(replica, autograph=False))
+  return graph
+
+
+def _cut_layers(program: Program, state: Mapping[str, np.ndarray]) -> None:
+  """Has the functions of layers made: they compute constants, which a graph cannot."""
+  specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in state.items()}
+
+  def step(given: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]) -> dict:
+    unknown = tf.zeros([8 * program.ticks.num_ticks + 16])
+    return program.step(Alone(unknown), tf.constant(0), given, batch)
+
+  tf.function(step, autograph=False).get_concrete_function(
+    specs, dict(program.network.batch)
+  )
+
+
+def _topology(num_cores: int) -> Any:
+  """Describes chips of one core in a row."""
+  places = [[[core, 0, 0, 0] for core in range(num_cores)]]
+  return tf.tpu.experimental.Topology(
+    mesh_shape=[num_cores, 1, 1, 1], device_coordinates=np.array(places, np.int32)
+  )
+
+
+def _resolver(num_cores: int) -> Any:
+  """Makes what tells TPUStrategy of the cores."""
+
+  class Described(tf.distribute.cluster_resolver.TPUClusterResolver):
+    """Says what it is told, and asks nobody."""
+
+    def __init__(self) -> None:
+      self.task_type, self.task_id, self._tpu = "worker", 0, "described"
+
+    def master(self, *_: Any, **__: Any) -> str:
+      return ""
+
+    def cluster_spec(self) -> Any:
+      return tf.train.ClusterSpec({})
+
+    def get_tpu_system_metadata(self) -> Any:
+      devices = [
+        tf.config.LogicalDevice(
+          f"/job:localhost/replica:0/task:0/device:TPU:{core}", "TPU"
+        )
+        for core in range(num_cores)
+      ]
+      return types.SimpleNamespace(
+        num_cores=num_cores,
+        num_hosts=1,
+        num_of_cores_per_host=num_cores,
+        topology=_topology(num_cores),
+        devices=devices,
+      )
+
+  return Described()
