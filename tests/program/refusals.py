@@ -32,7 +32,16 @@ FLAGS = [
   ("--set=", r"--set '': must be key\.path=value$"),
   ("--set==3", r"'' is not a path of the form a\.b\[0\]\.c or a\['key'\]\.b$"),
   ("--set=train..max_steps=3", r"'train\.\.max_steps' is not a path of the form a\.b"),
-  ("--set=max_steps=3", r"has no parameter 'max_steps'; known: .*, task, train$"),
+  ("--set=max_step=3", r"has no parameter 'max_step'; known: .*, task, train$"),
+  (
+    "--set=max_steps=3",
+    r"has no parameter 'max_steps'; did you mean 'train\.max_steps'\?$",
+  ),
+  (
+    "--set=batch_size=3",
+    r"no parameter 'batch_size'; did you mean 'eval_input\.batch_size' or "
+    r"'input\.batch_size'\?$",
+  ),
   (
     "--set=train.max_step=3",
     r"train\.max_step: train has .*; did you mean 'max_steps'",
