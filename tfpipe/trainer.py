@@ -37,6 +37,7 @@ from tfpipe.program.dry_run import dry_run
 from tfpipe.program.guard import StepError, failed
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
+from tfpipe.program.places import refusal
 from tfpipe.program.planning import show_plan, show_search
 from tfpipe.program.report import differences, first_screen, show
 from tfpipe.program.run import Run
@@ -323,7 +324,7 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
   except REFUSALS as error:
-    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+    sys.exit(f"error: {refusal(error)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
   if trainer is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
+import traceback
 from collections.abc import Sequence
 
 from tfpipe.program.run import Run
@@ -63,6 +65,19 @@ class Places:
     """Names the layer in which a probe met an error; empty if it does not say."""
     match = _PROBED.search(text)
     return f"{self.layer(int(match[1]))}, {match[2]}" if match else ""
+
+
+def refusal(error: BaseException) -> str:
+  """Says why a run is refused; of what a layer's FProp has raised, where."""
+  text = str(error.args[0] if isinstance(error, LookupError) else error)
+  notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
+  name = next((note[1] for note in notes if note), "")
+  frames = traceback.extract_tb(error.__traceback__)
+  lines = [frame for frame in frames if frame.name == "FProp"]
+  if not name or not lines:
+    return text
+  where = f"{pathlib.PurePath(lines[-1].filename).name}, line {lines[-1].lineno}"
+  return f"layer {name!r} ({where}): {text}"
 
 
 def short(error: BaseException) -> str:
