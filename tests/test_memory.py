@@ -207,7 +207,28 @@ def test_state_is_added_up_and_the_batch_lies_where_it_is_read():
   assert row.accumulators == 10 + 4
   assert row.batch == 4 * (7 + 1)
   assert row.state == 111 + 22 + 8 + 14
+  # All four micro-batches are kept when the first one goes back, whose gradients are
+  # the sums; with the second, what it has less is more than its own gradients.
+  assert row.new_gradients == 0
   assert row.total == row.state + row.batch + row.stash + row.recomputed
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+@pytest.mark.parametrize(("k", "m"), [(1, 1), (1, 2), (2, 1), (2, 2), (2, 8), (4, 8)])
+def test_gradients_of_all_but_the_first_micro_batch_are_there_beside_their_sums(
+  name, k, m
+):
+  states = [LayerState(gradients=9)] * k
+  rows = predict(schedule.make(name, k, m), costs=chain(k, 20, 0), states=states)
+  for device, row in enumerate(rows):
+    in_flight = min(m, k if name == "zb_h1" else k - device)
+    assert row.stash == 20 * in_flight
+    # If there are more, as many are in flight at the second backward as at the first.
+    assert row.new_gradients == (9 if m > in_flight else 0), device
+    assert row.total == row.state + row.stash + row.new_gradients
+  gpipe = predict(schedule.make("gpipe", k, m), costs=chain(k, 20, 0), states=states)
+  # What the first backward frees is more than what the second one has besides.
+  assert [row.new_gradients for row in gpipe] == [0] * k
 
 
 def test_chimera_has_weights_and_sums_twice_but_slots_once():

@@ -21,6 +21,7 @@ from tfpipe.params import Params
 from tfpipe.program import checkpoint
 from tfpipe.program.train import Trainer
 from tfpipe.schedule import text
+from tfpipe.units import format_bytes
 
 ROOT = pathlib.Path(__file__).parents[1]
 SHORT = [
@@ -167,7 +168,11 @@ def test_a_plan_for_hardware_says_what_does_not_fit_and_what_would(capsys, tmp_p
   plan = plan_lib.make(trainer.model_params(IMAGE, ["pipeline.remat=none"]))
   path.write_text(json.dumps({**fields, "memory_bytes": max(plan.device_bytes) - 1}))
   command.run(*arguments)
-  assert "\nit fits with --remat=cell (" in capsys.readouterr().out
+  three = plan_lib.make(
+    trainer.model_params(IMAGE, ["pipeline.remat=none", "pipeline.num_partitions=3"])
+  )
+  need = format_bytes(max(three.device_bytes))
+  assert f"\nit fits with --num_partitions=3 ({need})" in capsys.readouterr().out
   path.write_text(json.dumps({**fields, "memory_bytes": max(plan.device_bytes)}))
   command.run(*arguments)
   assert " fit" not in capsys.readouterr().out.replace("  fits\n", "")

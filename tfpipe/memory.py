@@ -9,6 +9,8 @@ keeps for its backward comes and goes: each device's list is walked with bytes.
   tell from costs: all is counted until W.
 - Between B and W there are also the gradients that W reads: taken to be as large as the
   outputs of the stage's layers with weights. Products inside a layer may have more.
+- W and BW have gradients of their own for all trained weights of the stage until they
+  are added to the sums, which those of the first micro-batch become.
 - Where each layer is computed again (remat `layer`), F keeps the borders between the
   layers, and the backward brings the inside of one layer after the other; a split one
   of all, until W.
@@ -24,6 +26,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tfpipe.cost import LayerCost, total
 from tfpipe.partition import Cells
@@ -80,6 +83,7 @@ class StageMemory:
     stash: what forwards have kept for backwards.
     recomputed: what recomputation has brought.
     gradients: what B has left for W, besides.
+    new_gradients: of a W or BW that runs, before they are added to the sums.
   """
 
   device: int
@@ -93,11 +97,12 @@ class StageMemory:
   stash: int
   recomputed: int
   gradients: int
+  new_gradients: int
 
   @property
   def total(self) -> int:
     """Sum of all."""
-    return self.state + self.batch + self.activations
+    return self.state + self.batch + self.activations + self.new_gradients
 
   @property
   def state(self) -> int:
@@ -120,11 +125,13 @@ class _Stage:
     kept: the part of `inside` that stays with remat `layer`; else 0.
     largest: the inside of its largest layer with remat `layer`; else 0.
     gradients: what W reads besides.
+    sums: of the gradients of its weights.
   """
 
   input: int
   inside: int
   gradients: int
+  sums: int
   kept: int = 0
   largest: int = 0
 
@@ -161,14 +168,14 @@ def by_device(
   remat: str | None = None,
 ) -> Iterator[list[StageMemory]]:
   """Yields the rows of `predict` device by device, each when it is asked for."""
-  stages = [_stage(costs, cell, remat == "layer") for cell in cells]
+  stages = [_stage(costs, states, cell, remat == "layer") for cell in cells]
   owners = {
     cost.name: stage for stage, cell in enumerate(cells) for cost in _of(costs, cell)
   }
   for device, actions in enumerate(schedule.actions):
     rows = []
     walk = _Walk(stages, _with_remat(actions, remat), remat == "layer")
-    for (pipe, stage), (stash, recomputed, gradients) in sorted(walk.most.items()):
+    for (pipe, stage), most in sorted(walk.most.items()):
       part = _of(states, cells[stage])
       fields = set().union(*(state.fields for state in part))
       rows.append(
@@ -182,9 +189,7 @@ def by_device(
           averages=0 if pipe else sum(state.averages for state in part),
           accumulators=sum(s.gradients + (0 if pipe else s.sums) for s in part),
           batch=walk.forwards[pipe, stage] * sum(field_bytes[name] for name in fields),
-          stash=stash,
-          recomputed=recomputed,
-          gradients=gradients,
+          **most._asdict(),
         )
       )
     yield rows
@@ -219,17 +224,21 @@ def _of(values: Sequence, cell: tuple[int, int]) -> Sequence:
 
 
 def _stage(
-  costs: Sequence[LayerCost], cell: tuple[int, int], remat_layers: bool
+  costs: Sequence[LayerCost],
+  states: Sequence[LayerState],
+  cell: tuple[int, int],
+  remat_layers: bool,
 ) -> _Stage:
   part = costs[cell[0] : cell[1]]
   before = costs[cell[0] - 1].border_bytes if cell[0] else 0
   inside = total(part).activation_bytes
   gradients = sum(cost.border_bytes for cost in part if cost.param_count)
+  sums = sum(state.gradients for state in _of(states, cell))
   if not remat_layers:
-    return _Stage(before, inside, gradients)
+    return _Stage(before, inside, gradients, sums)
   borders = sum(cost.border_bytes for cost in part[:-1])
   largest = max(cost.activation_bytes for cost in part)
-  return _Stage(before, inside, gradients, borders, largest)
+  return _Stage(before, inside, gradients, sums, borders, largest)
 
 
 def _copied(
@@ -259,10 +268,16 @@ def _with_remat(actions: Sequence[Action], remat: str | None) -> Sequence[Action
   return result
 
 
-_Bytes = tuple[int, int, int]
-"""Stash, what is recomputed and gradients for W."""
+class _Bytes(NamedTuple):
+  """What comes and goes; see `StageMemory`."""
 
-_NOTHING = (0, 0, 0)
+  stash: int = 0
+  recomputed: int = 0
+  gradients: int = 0
+  new_gradients: int = 0
+
+
+_NOTHING = _Bytes()
 
 
 class _Walk:
@@ -291,7 +306,7 @@ class _Walk:
       if now > largest:
         largest, behind = now, index + 1
       now -= less
-    held = {key[1:3]: [0, 0, 0] for key in moves}
+    held = {key[1:3]: list(_NOTHING) for key in moves}
     self.forwards = dict.fromkeys(held, 0)
     for key, number in Counter(alike).items():
       if key[0] == "F":
@@ -300,10 +315,10 @@ class _Walk:
       for key, number in Counter(part if behind else ()).items():
         for kind, size in enumerate(moves[key][which]):
           held[key[1:3]][kind] += sign * number * size
-    self.most = {place: tuple(sizes) for place, sizes in held.items()}
+    self.most = {place: _Bytes(*sizes) for place, sizes in held.items()}
 
   def _move(
-    self, kind: str, stage: _Stage, size: int, num_again: int
+    self, kind: str, stage: _Stage, size: int, num_again: int, adds: bool
   ) -> tuple[_Bytes, _Bytes]:
     """Returns what an action brings, and what is freed when it ends.
 
@@ -312,26 +327,49 @@ class _Walk:
       stage: where it is.
       size: its micro-batches.
       num_again: those of them that are recomputed.
+      adds: whether there are sums to add gradients of weights to.
     """
     inside = stage.kept if self._remat_layers else stage.inside
     # What the forwards of these micro-batches keep, and what is computed again.
     stash = size * stage.input + (size - num_again) * inside
     recomputed = num_again * stage.inside
     late = size * (stage.inside - stage.kept) if self._remat_layers else 0
-    gradients = size * stage.gradients
+    new = stage.sums if adds else 0
     if kind == "F":
-      return (stash, 0, 0), _NOTHING
+      return _Bytes(stash), _NOTHING
     if kind == "R":
-      return (0, recomputed, 0), _NOTHING
+      return _Bytes(recomputed=recomputed), _NOTHING
+    gradients = size * stage.gradients
     if kind == "B":
-      return (0, late, gradients), _NOTHING
+      return _Bytes(recomputed=late, gradients=gradients), _NOTHING
     if kind == "W":
-      return _NOTHING, (stash, recomputed + late, gradients)
+      freed = _Bytes(stash, recomputed + late, gradients, new)
+      return _Bytes(new_gradients=new), freed
     # A whole backward needs one layer's inside for the time it runs.
-    return (0, stage.largest, 0), (stash, recomputed + stage.largest, 0)
+    freed = _Bytes(stash, recomputed + stage.largest, new_gradients=new)
+    return _Bytes(recomputed=stage.largest, new_gradients=new), freed
 
 
-def _alike(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int]]:
+def _alike(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int, bool]]:
+  """Gives what tells the memory of all actions but updates.
+
+  Returns:
+    kind, pipe, stage, size, micro-batches recomputed, and whether it adds to sums of
+    the stage's gradients.
+  """
+  keys = _keys(actions)
+  first: dict[tuple[int, int], int] = {}
+  for key in dict.fromkeys(keys):
+    if key[0] in ("W", "BW"):
+      place = keys.index(key)
+      first[key[1:3]] = min(place, first.get(key[1:3], place))
+  alike = [(*key, True) for key in keys]
+  for place in first.values():
+    alike[place] = (*keys[place], False)
+  return alike
+
+
+def _keys(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int]]:
   """Gives kind, pipe, stage, size and micro-batches recomputed of all but updates."""
   again = {
     (stage, first + i)

@@ -8,7 +8,7 @@ from tfpipe.units import format_bytes, format_secs
 
 __all__ = ["details", "memory_line"]
 
-_KINDS = ("weights", "slots", "averages", "accumulators", "batch")
+_KINDS = ("weights", "slots", "averages", "accumulators", "new_gradients", "batch")
 
 
 def memory_line(plan: Plan) -> str:
@@ -16,7 +16,9 @@ def memory_line(plan: Plan) -> str:
   device = max(range(len(plan.device_bytes)), key=plan.device_bytes.__getitem__)
   same = plan.same_devices
   rows = [row for row in plan.stages if same[row.device] == same[device]]
-  parts = [(kind, sum(getattr(row, kind) for row in rows)) for kind in _KINDS]
+  parts = [
+    (kind.replace("_", " "), sum(getattr(row, kind) for row in rows)) for kind in _KINDS
+  ]
   parts.append(("activations", sum(row.activations for row in rows)))
   listed = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts if size)
   need = format_bytes(plan.device_bytes[device])
@@ -39,7 +41,8 @@ def _saving(plan: Plan) -> str:
 def details(plan: Plan) -> str:
   """Draws time and memory of each stage, a line for each copy, and what it rests on.
 
-  `time` is that of F, R, B and W of a micro-batch; `sums` are of gradients; `stash` is
+  `time` is that of F, R, B and W of a micro-batch; `sums` are of gradients, `new`
+  what a backward adds to them; `stash` is
   what forwards have kept when the device holds most, and `again` what recomputation has
   brought by then; `for W` are the gradients that B has left for W. The last columns are
   for the whole device.
@@ -47,7 +50,12 @@ def details(plan: Plan) -> str:
   kinds = [kind for kind in _KINDS if any(getattr(r, kind) for r in plan.stages)]
   kinds += ["stash", "recomputed"]
   kinds += ["gradients"] if any(row.gradients for row in plan.stages) else []
-  names = {"accumulators": "sums", "recomputed": "again", "gradients": "for W"}
+  names = {
+    "accumulators": "sums",
+    "new_gradients": "new",
+    "recomputed": "again",
+    "gradients": "for W",
+  }
   rows = [
     ["device", "cell", *(names.get(kind, kind) for kind in kinds), "device total"]
   ]

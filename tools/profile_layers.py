@@ -8,10 +8,11 @@
 prints, for each layer and one micro-batch, the time of the forward, of the gradient of
 its inputs, of the gradient of its weights and of both at once, its share of these
 beside that by FLOPs, and the bytes that it hands on; and its part of the update of all
-weights, by their number. Layers are timed as stages of their own and scaled to add up
-to all of them timed as one stage; by how much is printed last. On CPUs of so many
-threads each (`--threads`), as many copies are timed at the same time as the run has
-partitions and the machine has room for: stages share its memory and caches.
+weights, by their number. On CPUs of so many threads each (`--threads`), as many devices
+work at the same time as the run has partitions and the machine has room for: stages
+share its memory and caches. Layers are timed as stages of their own, in a copy of the
+network on each device, and scaled to add up to the network cut into a stage for each;
+by how much is printed last.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def table(profile: Profile, costs: Sequence[LayerCost]) -> str:
 def check(profile: Profile) -> str:
   """Says how well the times of layers add up, and what a step takes besides."""
   names = ("forward", "input gradient", "weight gradient", "both at once")
-  rows = [["", "layers as stages", "as one stage", "factor"]]
+  rows = [["", "layers as stages", "a stage a device", "factor"]]
   for name, alone, whole in zip(names, profile.alone, profile.whole, strict=True):
     factor = f"{whole / alone:.3f}" if alone else "1"
     rows.append([name, format_secs(alone), format_secs(whole), factor])

@@ -2,6 +2,8 @@
 
 import os
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,50 +70,52 @@ def _times(schedule, secs):
   return np.array(rows)
 
 
-def test_the_median_counts_and_a_first_weight_gradient_does_not():
+def test_within_a_step_the_mean_counts_and_of_steps_the_median():
   made = profile_layers.schedule(1, 3, splits=True)
   secs = {("F", 0): 1.0, ("B", 0): 2.0, ("W", 0): 4.0}
   times = _times(made, secs)
   last = times.max()
   actions = [action for action in made.actions[0] if action.kind != "U"]
   found = profile_layers.medians(
-    actions, [(times, last + 2.0), (times, last + 3.0), (times * 100, 1e9)]
+    actions, [(times, last + 2.0), (times * 1.5, last * 1.5 + 3.0), (times * 100, 1e9)]
   )
-  # F and B of 1, 2, 3 times; W of 2 and 3 times, and the step that was 100 times slow.
-  assert found.secs["F", 0] == pytest.approx(3.0)
-  assert found.secs["B", 0] == pytest.approx(6.0)
-  assert found.secs["W", 0] == pytest.approx(12.0)
+  # Of 1, 2, 3 times the mean is 2; the step that was 100 times slow does not count.
+  assert found.secs == pytest.approx({key: 3.0 * own for key, own in secs.items()})
   assert found.end == pytest.approx(3.0)
-
-
-def test_of_one_micro_batch_all_counts():
-  made = profile_layers.schedule(1, 1, splits=False)
-  times = _times(made, {("F", 0): 1.0, ("BW", 0): 4.0})
-  found = profile_layers.medians(made.actions[0][:-1], [(times, times.max())])
-  assert found.secs == {("F", 0): 1.0, ("BW", 0): 4.0}
-  assert found.end == 0.0
 
 
 @pytest.fixture
 def counted(monkeypatch):
-  """Gives times that tell of their layer and kind; the whole is twice as long."""
+  """Gives times that tell of their kind; in a pipeline all take twice as long.
+
+  The update takes 8 seconds, of which 7 depend on the weights of the device.
+  """
   seen = []
 
-  def measure(subjects, batch):
+  def measure(subjects, source, batch):
+    first = not seen
     seen.extend(subjects)
     found = []
-    for number, copies in enumerate(subjects):
-      factor = 1 if number < 2 else 2 * len(subjects[0][0].shares())
+    for copies in subjects:
+      stages = len({action.stage for action in copies[0].actions})
+      factor = 1 if first else 2 * len(copies[0].shares()) / stages
       base = {"F": 1.0, "B": 2.0, "W": 3.0, "BW": 4.0}
       secs = {
         (action.kind, action.stage): factor * base[action.kind]
         for action in copies[0].actions
       }
-      found.append(profile_layers.Measured(secs, 10.0))
+      found.append(profile_layers.Measured(secs, 5.0))
     return found
 
+  def update_secs(copies):
+    return 1.0 + 7.0 * max(copies[0].stage_shares())
+
   monkeypatch.setattr(profile_layers, "measure", measure)
-  monkeypatch.setattr(profile_layers, "update_secs", lambda copies: 8.0)
+  monkeypatch.setattr(
+    profile_layers,
+    "update_secs",
+    lambda copies: 8.0 if len(copies) > 1 else update_secs(copies),
+  )
   return seen
 
 
@@ -127,14 +131,44 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
   for layer in layers:
     assert (layer.forward, layer.input_gradient) == (2.0, 4.0)
     assert (layer.weight_gradient, layer.backward) == (6.0, 8.0)
-  assert found.times.end == 2.0
   assert found.times.batch == 4
+  # All layers take equally long, so that each device has two of them.
   counts = [cost.param_count for cost in network.costs(2)]
+  most = max(sum(counts[:2]), sum(counts[2:])) / sum(counts)
+  update = min(7.0, 5.0 / most)
   for layer, count in zip(layers, counts, strict=True):
-    assert layer.update == pytest.approx(8.0 * count / sum(counts))
-  # As many copies of each as there are devices.
-  assert [len(copies) for copies in counted] == [2, 2, 2, 2]
+    assert layer.update == pytest.approx(update * count / sum(counts))
+  assert found.times.end == pytest.approx(5.0 - most * update)
+  # Copies on every device, then one cut over both.
+  assert [len(copies) for copies in counted] == [2, 2, 1, 1]
   assert found.times.device.startswith("CPU:0, ")
+
+
+@pytest.mark.parametrize(
+  ("shares", "alone", "cut", "after", "update", "end"),
+  [
+    # 2 seconds are saved by half of the weights: all of them take 4.
+    ((0.5, 0.5), 9.0, 7.0, 3.0, 4.0, 1.0),
+    # Of 3 quarters: 1 second saved by a quarter.
+    ((0.25, 0.75), 9.0, 8.0, 5.0, 4.0, 2.0),
+    # No step ends before its update does.
+    ((0.5, 0.5), 9.0, 3.0, 2.0, 4.0, 0.0),
+    # More devices are no slower.
+    ((0.5, 0.5), 7.0, 9.0, 3.0, 0.0, 3.0),
+    # On one device nothing tells what else there is.
+    ((1.0,), 2.0, 0.0, 3.0, 2.0, 1.0),
+    ((1.0,), 4.0, 0.0, 3.0, 3.0, 0.0),
+  ],
+)
+def test_the_update_is_what_fewer_weights_save(
+  monkeypatch, shares, alone, cut, after, update, end
+):
+  copies: Any = ["alone"]
+  network: Any = SimpleNamespace(stage_shares=lambda: shares)
+  secs = lambda measured: alone if measured is copies else cut  # noqa: E731
+  monkeypatch.setattr(profile_layers, "update_secs", secs)
+  found = profile_layers.update_and_end(copies, network, after)
+  assert found == pytest.approx((update, end))
 
 
 def test_tied_weights_dropout_and_side_inputs_are_profiled_on_two_devices(tf, short):

@@ -2,12 +2,13 @@
 
 Layers are timed where they stand in a training step: as stages of a pipeline on one
 device, which measures its actions. There they find caches and memory as they do in
-training; a layer that is called over and over does not. What a stage costs besides its
-layer is taken out: the same is measured of all layers as one stage, and each layer's
-times are scaled to add up to those.
+training; a layer that is called over and over does not. Stages that work at the same
+time share more than links: the cores of a host its memory and last cache. So as many
+copies of the network are timed at once as there are devices.
 
-Stages that work at the same time share more than links: the cores of a host its memory
-and last cache. So as many copies of the network are timed at once as there are devices.
+What a layer costs in a pipeline is then measured with the network cut into as many
+stages as there are devices, while the input makes its next batch, and each layer's
+times are scaled to add up to the times of these stages.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfpipe import partition
 from tfpipe.input.base import Input
 from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.lazy import tf
@@ -33,6 +35,7 @@ from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.pipeline.pipeline import Pipeline, declared_weights
 from tfpipe.program.batches import first_planned
 from tfpipe.program.run import tensor_specs
+from tfpipe.schedule import gpipe, zero_bubble
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.generate import finish
 from tfpipe.schedule.schedule import Schedule
@@ -50,7 +53,7 @@ class Profile:
   Attributes:
     times: of each layer, scaled to add up to `whole`.
     alone: seconds of F, B, W and BW: the sums over the layers as stages.
-    whole: the same of all layers as one stage.
+    whole: the same of the network cut into a stage for each device.
   """
 
   times: LayerTimes
@@ -59,10 +62,10 @@ class Profile:
 
 
 class Measured(NamedTuple):
-  """Medians over steps, micro-batches and copies.
+  """Medians over steps and copies.
 
   Attributes:
-    secs: of an action, by its kind and stage.
+    secs: mean over the micro-batches of a step, by kind of action and stage.
     end: seconds from the last action to the end of the step.
   """
 
@@ -90,33 +93,44 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   placement.keep_bits()  # as a run does: other options make other graphs
   source: Input = params.input.Instantiate()
   batch = first_planned(source)
-  layers = params.task.Instantiate().Layers()
-  ranges = [(i, i + 1) for i in range(len(layers))]
-  subjects = [
-    [_Subject(params, source, device, own, splits=splits) for device in devices]
-    for own in (ranges, [(0, len(layers))])
-    for splits in (True, False)
+  names = [layer.name for layer in params.task.Instantiate().Layers()]
+  number = params.pipeline.num_micro_batches
+  each = [(i, i + 1) for i in range(len(names))]
+  copies = [
+    [
+      _Subject(params, source, [device], each, schedule(len(each), number, splits=s))
+      for device in devices
+    ]
+    for s in (True, False)
   ]
-  apart, apart_at_once, one, one_at_once = measure(subjects, batch)
+  apart, apart_at_once = measure(copies, source, batch)
   stages = apart.secs | apart_at_once.secs
-  whole = one.secs | one_at_once.secs
-  update = min(one.end, update_secs(subjects[2]))
-  names = [layer.name for layer in layers]
-  alone = [sum(stages[kind, i] for i in range(len(names))) for kind in _KINDS]
-  factors = {
-    kind: whole[kind, 0] / own if own else 1.0
-    for kind, own in zip(_KINDS, alone, strict=True)
-  }
+  loads = [sum(stages[kind, i] for kind in ("F", "BW")) for i in range(len(names))]
+  cells = partition.balance(loads, len(devices))
+  cut = [
+    [_Subject(params, source, devices, cells, made(len(devices), number))]
+    for made in (zero_bubble.h1, gpipe.schedule)
+  ]
+  parts, parts_at_once = measure(cut, source, batch)
+  alone = _sums(stages)
+  whole = _sums(parts.secs | parts_at_once.secs)
+  factors = {k: whole[k] / alone[k] if alone[k] else 1.0 for k in _KINDS}
+  update, end = update_and_end(copies[0], cut[0][0], parts_at_once.end)
   times = []
-  for i, (name, share) in enumerate(zip(names, subjects[0][0].shares(), strict=True)):
+  for i, (name, share) in enumerate(zip(names, copies[0][0].shares(), strict=True)):
     f, b, w, both = (factors[kind] * stages[kind, i] for kind in _KINDS)
     times.append(LayerTime(name, f, b, w, share * update, both))
-  rows = micro_batch_size(source.params.batch_size, params.pipeline.num_micro_batches)
+  rows = micro_batch_size(source.params.batch_size, number)
   return Profile(
-    LayerTimes(describe(devices), rows, tuple(times), one.end - update),
-    tuple(alone),
-    tuple(whole[kind, 0] for kind in _KINDS),
+    LayerTimes(describe(devices), rows, tuple(times), end),
+    tuple(alone.values()),
+    tuple(whole.values()),
   )
+
+
+def _sums(secs: Mapping[tuple[str, int], float]) -> dict[str, float]:
+  """Adds up the stages' seconds of each kind of action."""
+  return {k: sum(own for (kind, _), own in secs.items() if kind == k) for k in _KINDS}
 
 
 def describe(devices: Sequence[str]) -> str:
@@ -132,7 +146,7 @@ def describe(devices: Sequence[str]) -> str:
 
 
 class _Subject:
-  """A network on a device, cut into stages that all run there.
+  """A network on some devices, cut into stages.
 
   Attributes:
     actions: in order, what a step reports the times of.
@@ -142,25 +156,24 @@ class _Subject:
     self,
     params: Params,
     source: Input,
-    device: str,
+    devices: Sequence[str],
     ranges: Sequence[tuple[int, int]],
-    *,
-    splits: bool,
+    schedule: Schedule,
   ) -> None:
     task = params.task.Instantiate()
     self._layers = [layer.Instantiate() for layer in task.Layers()]
+    self._ranges = ranges
     pipe = params.pipeline
     self._pipeline = Pipeline(
       self._layers,
       ranges,
-      schedule(len(ranges), pipe.num_micro_batches, splits=splits),
-      [device],
+      schedule,
+      devices,
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       execution=Execution(serial=pipe.intra_op_threads == 1, xla=pipe.xla),
       compute_dtype=pipe.compute_dtype,
     )
-    self._device = device
     self._learner = params.task.learner.Instantiate()
     self._learner.create_state(
       self._pipeline.trainable(),
@@ -179,17 +192,21 @@ class _Subject:
 
   def update_function(self) -> Any:
     """Gives a function that only updates the weights, with some gradients."""
-    with tf.device(self._device):
-      gradients = {
-        name: tf.fill(weight.shape, 1e-3)
-        for name, weight in self._pipeline.trainable().items()
-      }
+    gradients = {}
+    for name, weight in self._pipeline.trainable().items():
+      with tf.device(weight.device):
+        gradients[name] = tf.fill(weight.shape, 1e-3)
 
     def update() -> tf.Tensor:
-      self._learner.apply(gradients, tf.ones([]))
+      self._learner.apply(gradients, tf.ones([]), measure=False)
       return self._learner.state()[STEP].read_value()
 
     return tf.function(update, autograph=False).get_concrete_function()
+
+  def stage_shares(self) -> list[float]:
+    """Gives each stage's part of the trained weights."""
+    shares = self.shares()
+    return [sum(shares[start:end]) for start, end in self._ranges]
 
   def shares(self) -> list[float]:
     """Gives each layer's part of the trained weights."""
@@ -218,17 +235,31 @@ def schedule(num_stages: int, num_micro_batches: int, *, splits: bool) -> Schedu
   return finish("profiled", num_micro_batches, placement, [actions], remat=False)
 
 
-def measure(subjects: Sequence[Sequence[_Subject]], batch: Any) -> list[Measured]:
-  """Runs steps of each subject, its copies at the same time."""
-  steps: list[list[tuple[np.ndarray, float]]] = [[] for _ in subjects]
+def measure(
+  subjects: Sequence[Sequence[_Subject]], source: Input, batch: Any
+) -> list[Measured]:
+  """Runs steps of each subject, its copies at the same time.
+
+  Each copy's input makes batches beside, as in training; all steps are on `batch`.
+  """
+
+  def steps(subject: _Subject) -> list[tuple[np.ndarray, float]]:
+    batches = iter(source.dataset().repeat())
+    found = []
+    for _ in range(STEPS):
+      next(batches)
+      found.append(subject.step(batch))
+    return found[1:]
+
+  every: list[list[tuple[np.ndarray, float]]] = [[] for _ in subjects]
   for _ in range(ROUNDS):
-    for copies, found in zip(subjects, steps, strict=True):
+    for copies, found in zip(subjects, every, strict=True):
       with ThreadPoolExecutor(len(copies)) as pool:
-        for own in pool.map(lambda s: [s.step(batch) for _ in range(STEPS)], copies):
-          found += own[1:]
+        for own in pool.map(steps, copies):
+          found += own
   return [
     medians(copies[0].actions, found)
-    for copies, found in zip(subjects, steps, strict=True)
+    for copies, found in zip(subjects, every, strict=True)
   ]
 
 
@@ -237,22 +268,46 @@ def medians(
 ) -> Measured:
   """Sums up what steps measured.
 
+  Within a step the mean counts, for a step takes as long as the sum of its actions.
+
   Args:
     actions: in order.
     steps: of each [actions, 2] seconds at which they started and ended, and the end.
   """
-  last = max(action.micro_batch for action in actions)
-  secs: dict[tuple[str, int], list[float]] = {}
-  for times, _ in steps:
-    for action, (start, end) in zip(actions, times, strict=True):
-      # The first micro-batch has no sum to add its gradients to.
-      if action.micro_batch or not last or action.kind in ("F", "B"):
-        secs.setdefault((action.kind, action.stage), []).append(float(end - start))
+  places: dict[tuple[str, int], list[int]] = {}
+  for place, action in enumerate(actions):
+    places.setdefault((action.kind, action.stage), []).append(place)
+  taken = np.stack([times[:, 1] - times[:, 0] for times, _ in steps])
   ends = [end - float(np.max(times)) for times, end in steps]
   return Measured(
-    {key: statistics.median(own) for key, own in secs.items()},
+    {key: float(np.median(taken[:, own].mean(1))) for key, own in places.items()},
     max(0.0, statistics.median(ends)),
   )
+
+
+def update_and_end(
+  copies: Sequence[_Subject], cut: _Subject, after: float
+) -> tuple[float, float]:
+  """Tells the update of all weights from what a step's end takes whatever is updated.
+
+  The update alone is timed on one device, in copies, and cut over all of them: they
+  differ by the weights that another device has.
+
+  Args:
+    copies: of the network, each on a device.
+    cut: the network over all devices.
+    after: seconds from its last action to the end of its step.
+
+  Returns:
+    seconds of the update of all weights on one device, and of the end besides.
+  """
+  whole = update_secs(copies)
+  share = max(cut.stage_shares())
+  update = whole
+  if share < 1:
+    update = max(0.0, whole - update_secs([cut])) / (1 - share)
+  update = min(update, after / share)
+  return update, after - share * update
 
 
 def update_secs(copies: Sequence[_Subject]) -> float:

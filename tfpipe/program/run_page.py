@@ -20,6 +20,7 @@ _KINDS = (
   "slots",
   "averages",
   "accumulators",
+  "new_gradients",
   "batch",
   "stash",
   "recomputed",
