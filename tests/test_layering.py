@@ -18,6 +18,7 @@ LONGEST_FILE = 400
 BASE = {
   "cost",
   "draft",
+  "error_text",
   "experiment",
   "hardware",
   "knobs",
@@ -55,11 +56,12 @@ MAY_IMPORT = {
   "input": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
   "layers": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
   "lazy": set(),
-  "optimizers": {"checks", "lazy", "params", "spelling", "traced"},
-  "pipeline": {*BASE, "layers", "lazy", "optimizers", "structure", "traced"},
+  "optimizers": {"checks", "lazy", "packed", "params", "spelling", "traced"},
+  "pipeline": {*BASE, "layers", "lazy", "optimizers", "packed", "structure", "traced"},
   "program": {*BASE, "input", "lazy", "optimizers", "pipeline", "structure", "task"},
   "structure": {"lazy"},
   "task": {"optimizers", "params"},
+  "packed": {"lazy", "traced"},
   "traced": {"lazy"},
   "trainer": {*BASE, "program"},
 }

@@ -247,3 +247,20 @@ def test_the_paper_s_largest_network_has_its_weights_and_slots():
   assert sum(state.slots for state in network.states) == 2 * weights
   # 512 micro-batches on 128 devices: 4 for each.
   assert network.batch_size() == 512
+
+
+@pytest.mark.parametrize("owner", ["input", "eval_input"])
+@pytest.mark.parametrize(
+  ("field", "value", "kind"),
+  [
+    ("batch_size", 0, ValueError),
+    ("seed", "x", TypeError),
+    ("image_size", 0, ValueError),
+  ],
+)
+def test_what_is_wrong_with_an_input_is_said_with_its_name(owner, field, value, kind):
+  params = registry.Get("tests.program.tiny.Image")().Model()
+  params.Get(owner).Set(**{field: value})
+  message = rf"^{owner}: SyntheticImageInput\.{field} = {value!r}: it must be "
+  with pytest.raises(kind, match=message):
+    Network(params).costs(params.pipeline.num_micro_batches)

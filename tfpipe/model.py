@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
 
-from tfpipe import hardware, saving, schedule
+from tfpipe import error_text, hardware, saving, schedule
 from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
@@ -17,6 +19,7 @@ ZB_AUTO = "zb_auto"
 SCHEDULES = (*schedule.NAMES, ZB_AUTO)
 """By name; `zb_auto` is made for a run's own times, all others for any."""
 _LOCAL = re.compile(r"^(/job:localhost/replica:0/task:0)?/?(device:)?", re.IGNORECASE)
+_REFUSALS = (ValueError, TypeError, LookupError, AttributeError)
 SCHEDULE_OPTIONS = ("stages_per_device", "group_size", "num_pairs")
 
 
@@ -205,6 +208,16 @@ def check(p: Params) -> None:
   saving.check(p.train, evaluates=p.eval_input is not None)
   _check_guards(p.train)
   _check_hardware(p.train.hardware)
+
+
+@contextlib.contextmanager
+def naming(owner: str) -> Iterator[None]:
+  """Names the part of the Params in front of what it is refused for."""
+  try:
+    yield
+  except _REFUSALS as error:
+    kind = next(kind for kind in _REFUSALS if isinstance(error, kind))
+    raise kind(f"{owner}: {error_text.of(error)}") from error
 
 
 def _check_hardware(name: str) -> None:

@@ -78,11 +78,13 @@ class Network:
   @cached_property
   def _specs(self) -> dict[str, dict[str, ArraySpec]]:
     """The fields of a mini-batch, of each input there is."""
-    owners = ("input", "eval_input")
-    inputs = {owner: self._params.Get(owner) for owner in owners}
-    return {
-      owner: params.Instantiate().specs() for owner, params in inputs.items() if params
-    }
+    found = {}
+    for owner in ("input", "eval_input"):
+      source = self._params.Get(owner)
+      with model.naming(owner):
+        if source:
+          found[owner] = source.Instantiate().specs()
+    return found
 
   def field_bytes(self, num_micro_batches: int) -> dict[str, int]:
     """Returns the bytes of each field of a micro-batch of the training input."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from tfpipe.lazy import tf
@@ -25,7 +26,63 @@ def trace(body: Body, args: Sequence[tf.TensorSpec], *, xla: bool = False) -> Fu
     return function.get_concrete_function(*args)
 
 
-def specs(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+def call(function: Function, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Adds a call to the graph under construction, whose side effects nothing waits for.
+
+  TensorFlow puts calls with side effects in one order over all devices. Whoever needs
+  those of this call has to wait for what it gives.
+  """
+  function.add_to_graph(tf.compat.v1.get_default_graph())
+  found = tf.raw_ops.PartitionedCall(
+    args=args,
+    Tout=[tensor.dtype for tensor in function.outputs],
+    f=function,
+    config_proto=no_rewriting(),
+  )
+  return _with_shapes(found, function)
+
+
+def call_one_of(
+  condition: tf.Tensor,
+  function: Function,
+  otherwise: Function,
+  args: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """Adds a call, as `call`, of one of two functions with equal arguments and outputs.
+
+  Args:
+    condition: bool scalar; True for `function`.
+    function: one of them.
+    otherwise: the other.
+    args: of both.
+  """
+  for each in (function, otherwise):
+    each.add_to_graph(tf.compat.v1.get_default_graph())
+  found = tf.raw_ops.StatelessIf(
+    cond=condition,
+    input=args,
+    Tout=[tensor.dtype for tensor in function.outputs],
+    then_branch=function,
+    else_branch=otherwise,
+  )
+  return _with_shapes(found, function)
+
+
+@functools.cache
+def no_rewriting() -> bytes:
+  """Gives the attribute of a call whose function Grappler leaves as it is."""
+  config = tf.compat.v1.ConfigProto()
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  return config.SerializeToString()
+
+
+def _with_shapes(found: Sequence[tf.Tensor], function: Function) -> list[tf.Tensor]:
+  for tensor, traced in zip(found, function.outputs, strict=True):
+    tensor.set_shape(traced.shape)
+  return list(found)
+
+
+def specs(tensors: Iterable[Any]) -> list[tf.TensorSpec]:
   """Gives shapes and dtypes."""
   return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
 

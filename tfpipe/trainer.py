@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfpipe.program import stop
 
 if __name__ == "__main__":
-  stop.quit_on_interrupt()  # from before the imports that take time
+  stop.listen()  # from before the imports that take time
 
 import contextlib
 import gc
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from tfpipe import error_text, model, registry
 from tfpipe import hardware as hardware_lib
 from tfpipe import plan as plan_lib
-from tfpipe import registry
 from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.params import Params
 from tfpipe.plan import Plan
@@ -37,7 +37,7 @@ from tfpipe.program.dry_run import dry_run
 from tfpipe.program.guard import StepError, failed
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
-from tfpipe.program.places import refusal
+from tfpipe.program.places import in_fprop
 from tfpipe.program.planning import show_plan, show_search
 from tfpipe.program.report import differences, first_screen, show
 from tfpipe.program.run import Run
@@ -62,8 +62,8 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
   "watch",
   False,
-  "With --mode=eval: evaluates each newest checkpoint of a running training, until its "
-  "last step.",
+  "With --mode=eval: evaluates each newest checkpoint of a training, until its last "
+  "step, or until it has ended before; one that was killed is waited for.",
 )
 flags.DEFINE_string(
   "inspect",
@@ -177,6 +177,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     kind = FLAGS[name].flag_type() if name in FLAGS else ""
     allowed = f": must be {_KINDS[kind]}" if kind in _KINDS else ""
     sys.exit(f"error: {given}{allowed}")
+  except flags.CantOpenFlagFileError as error:
+    sys.exit(f"error: --flagfile={error_text.of(error.__context__ or error)}")
   except (flags.Error, ValueError) as error:
     sys.exit(f"error: {' '.join(str(error).split())}")
 
@@ -242,6 +244,7 @@ def _prepare() -> tuple[Params, str]:
   params = model_params(FLAGS.model, overrides())
   whole = registry.Get(FLAGS.model)().Model()
   changes = differences(whole.ToText(), params.ToText())
+  modes.without_effect(FLAGS.mode, params, FLAGS.set)  # refuses what a flag sets
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
   if FLAGS.mode == "decode":
@@ -275,6 +278,8 @@ def _set_up(
     what trains or evaluates; None if the mode is done.
   """
   logdir = _logdir()
+  run_folder.check(logdir)
+  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
   trains, evaluates = FLAGS.mode in modes.TRAINING, FLAGS.mode != "train"
   if not (trains or FLAGS.watch or checkpoint.paths(logdir)):
     raise ValueError(
@@ -286,18 +291,22 @@ def _set_up(
   source = warm_start.find(params.train, logdir) if trains else None
   with quiet.start_up():
     # Weights can take long and much memory: what is missing is found before.
-    for read in modes.inputs(FLAGS.mode, params):
-      read.Instantiate().check_data()
+    for name in modes.inputs(FLAGS.mode, params):
+      with model.naming(name):
+        params.Get(name).Instantiate().check_data()
     run = Run(params, plan)
   show("devices " + ", ".join(run.devices))
   restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
   if source and not restored:
     warm_start.take(run, source)
   if FLAGS.dry_run:
+    stop.at("trying the first step")
     return dry_run(run, logdir, evaluates=evaluates)
   if FLAGS.mode == "decode":
+    stop.at("decoding")
     return show(decode_lib.decode(run, _options()))
   if FLAGS.mode == "export":
+    stop.at("exporting")
     return show("\n".join(export_lib.export(run, logdir)))
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
@@ -306,7 +315,8 @@ def _set_up(
     if checkpoint.paths(logdir):
       raise ValueError(f"--logdir={logdir}: another process has just trained there")
   if trains:
-    run_folder.write(logdir, params, plan)
+    with stop.held():
+      run_folder.write(logdir, params, plan)
   if FLAGS.watch:
     return watch(run, trainer, logdir)
   return trainer
@@ -314,19 +324,26 @@ def _set_up(
 
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
-  if restarts.wanted(FLAGS):
-    sys.exit(restarts.supervise(sys.argv[1:], FLAGS.max_restarts))
-  with contextlib.ExitStack() as held:
-    _run(argv, held)
+  try:
+    if restarts.wanted(FLAGS):
+      sys.exit(restarts.supervise(sys.argv[1:], FLAGS.max_restarts))
+    with contextlib.ExitStack() as held:
+      _run(argv, held)
+  except BaseException:
+    stop.ignore()
+    raise
+  stop.at("ending")
 
 
 def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
   except REFUSALS as error:
-    sys.exit(f"error: {refusal(error)}")
+    sys.exit(f"error: {in_fprop(error)}{error_text.of(error, FLAGS.logdir)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
+  except StepError as error:
+    sys.exit(failed(error))
   if trainer is None:
     return
   try:
@@ -339,8 +356,8 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   except StepError as error:
     sys.exit(failed(error))
   except OSError as error:
-    where, why = error.filename or FLAGS.logdir, error.strerror or error
-    sys.exit(f"error: {where}: {why}; what was saved before is whole")
+    why = error_text.of(error, FLAGS.logdir)
+    sys.exit(f"error: {why}; what was saved before is whole")
 
 
 def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
@@ -349,6 +366,7 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
     raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
   params, changes = _prepare()
   window = _profile(params)
+  stop.at("planning")
   if FLAGS.mode == "plan":
     # A plan makes many small objects that all stay: looking for garbage among them
     # again and again would take nearly half of the time.
@@ -363,6 +381,8 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
   if FLAGS.mode == "inspect":
     return show(inspect(FLAGS.inspect, params, plan))
   show(first_screen(params, changes, plan))
+  if note := modes.without_effect(FLAGS.mode, params, FLAGS.set):
+    show(note)
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
   return _set_up(params, plan, window, held)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from tfpipe import schedule, simulate
+from tfpipe import error_text, schedule, simulate
 from tfpipe.plan import align
 from tfpipe.units import format_secs
 from tools.benchmark_memory import memory
@@ -211,6 +211,11 @@ def main(argv: Sequence[str]) -> None:
   for name in chosen:
     if name not in SECTIONS:
       sys.exit(f"error: --only={name}: must be of {', '.join(SECTIONS)}")
+  if flags.FLAGS.json:
+    try:
+      pathlib.Path(flags.FLAGS.json).open("a").close()
+    except OSError as error:
+      sys.exit(f"error: --json={error_text.of(error)}")
   bench = Bench(quick=flags.FLAGS.quick)
   figures: list[Figure] = []
   for name in chosen:

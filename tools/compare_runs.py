@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from absl import app, flags
 
-from tfpipe import params_text, text_files
+from tfpipe import error_text, params_text, text_files
 from tfpipe.plan import align
 from tfpipe.program import page
 from tfpipe.program.page import PageData, Table
@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> None:
     path = pathlib.Path(_PAGE.value).expanduser()
     path.write_text(render(runs))
   except (ValueError, OSError) as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {error_text.of(error)}")
   print(f"wrote {path}")
 
 

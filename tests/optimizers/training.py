@@ -19,6 +19,8 @@ class Training:
     values: Mapping[str, Any],
     l2_names: tuple[str, ...] = (),
     devices: Mapping[str, str] | None = None,
+    *,
+    packed: bool = False,
     **settings: Any,
   ) -> None:
     self._tf = tf
@@ -29,7 +31,8 @@ class Training:
         self.weights[name] = tf.Variable(np.asarray(value, np.float32))
     self.learner.create_state(self.weights, l2_names)
     self.function = tf.function(
-      lambda sums, weight: self.learner.apply(sums, weight), autograph=False
+      lambda sums, weight: self.learner.apply(sums, weight, packed=packed),
+      autograph=False,
     )
 
   def step(self, sums: Mapping[str, Any], weight: float = 1.0) -> dict[str, np.ndarray]:

@@ -124,6 +124,27 @@ def test_equal_cells_are_one_function_in_the_graph(tf):
   kinds, calls = functions(2)
   more_kinds, more_calls = functions(3)
   # Of a further stage its weights are read; forward and backward of two micro-batches;
-  # the squares of its gradients, and of its weights: each one call for a whole device.
-  assert more_kinds - kinds == 2
-  assert more_calls - calls == 1 + 2 * 2 + 2
+  # the squares of its gradients, and of its weights, and the update: each one call for
+  # a whole device.
+  assert more_kinds - kinds == 3
+  assert more_calls - calls == 1 + 2 * 2 + 3
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_every_call_of_a_cell_comes_after_a_mark_that_spares_looking_into_it(tf, name):
+  network = toy_network(*[DENSE] * 3, toy.Norm.Params(), LOSS)
+  training = harness.start(
+    tf, network, num_partitions=3, num_micro_batches=4, name=name
+  )
+  operations = training.function.graph.get_operations()
+  (mark,) = [op for op in operations if op.type == "VariableV2"]
+  assert mark.outputs[0].dtype.name == "float32_ref"
+  # As TensorFlow looks: forward along all edges from what gives references.
+  after = {mark.name}
+  for op in operations:  # in the order in which they were made
+    before = [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    if any(own.name in after for own in before):
+      after.add(op.name)
+  calls = [op for op in operations if "/micro" in op.name and "Call" in op.type]
+  assert len(calls) == 4 * 3 * (2 if name == "1f1b" else 3)
+  assert all(op.name in after for op in calls)

@@ -7,26 +7,13 @@ import numpy as np
 import pytest
 
 from tests.program import command, training
+from tests.program.training import CHAR, TINY_CHAR
 from tfpipe.input.text_input import CharTextInput, encode
 from tfpipe.input.text_input import decode as decode_ids
 from tfpipe.program import decode as decode_lib
 from tfpipe.program import export
 from tfpipe.program.decode import Options, draw
 
-CHAR = "lm.shakespeare.Char"
-# A network of a few weights and 8 characters; the shipped plays stay as they are.
-TINY = (
-  "task.num_layers=1",
-  "task.model_dim=8",
-  "task.ff_dim=8",
-  "task.num_heads=2",
-  "task.sequence_length=8",
-  "input.seq_len=8",
-  "eval_input.seq_len=8",
-  "input.batch_size=4",
-  "eval_input.batch_size=4",
-  "pipeline.num_micro_batches=2",
-)
 LOGITS = np.array([0.5, 2.0, -1.0, 1.5, 2.0], np.float32)
 
 
@@ -69,14 +56,14 @@ def test_what_is_drawn_depends_on_the_seed_and_the_place_alone():
 def folder(tf, tmp_path_factory):
   """Gives the folder of a trained run."""
   path = tmp_path_factory.mktemp("char")
-  training.train(path, CHAR, *TINY, "train.max_steps=30")
+  training.train(path, CHAR, *TINY_CHAR, "train.max_steps=30")
   return path
 
 
 def decoded(capsys, folder, *arguments):
   where = (f"--model={CHAR}", "--mode=decode", f"--logdir={folder}")
   capsys.readouterr()
-  command.run(*where, *[f"--set={change}" for change in TINY], *arguments)
+  command.run(*where, *[f"--set={change}" for change in TINY_CHAR], *arguments)
   shown = capsys.readouterr().out
   before, _, text = shown.partition(f"restored step 30 from {folder}\n")
   assert before
@@ -98,7 +85,7 @@ def test_the_same_seed_continues_a_prompt_by_the_same_text(folder, capsys):
 
 def test_the_most_probable_text_is_that_of_the_logits_of_evaluation(folder, capsys):
   text = decoded(capsys, folder, "--prompt=ab", "--num_tokens=9", "--temperature=0")
-  run = training.make_run(CHAR, *TINY)
+  run = training.make_run(CHAR, *TINY_CHAR)
   training.restore_newest(run, folder)
   function = run.eval_function()
   ids = [0, *encode(text, "text")]

@@ -1,6 +1,9 @@
 """A dry run does what a first step does, in memory."""
 
+import pathlib
 import re
+import subprocess
+import sys
 import types
 
 import pytest
@@ -64,7 +67,7 @@ def test_a_dry_run_says_that_the_training_data_has_ended(tf, tmp_path, capsys):
     (
       "tests.program.tiny.Poisoned",
       ("--set=input.first_bad=0",),
-      r"^stopped: .*nonfi|not finite",
+      r"^stopped: step 1: .*; first, in micro-batch 0 of step 1, .* of layer 'block",
     ),
   ],
 )
@@ -94,3 +97,72 @@ def test_a_mistake_in_fprop_is_refused_with_layer_and_line(tf, tmp_path, monkeyp
   found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
   place = f"layer 'block_0' (test_dry_run.py, line {line})"
   assert found.startswith(f"error: {place}: NestedMap has no key 'weights'; ")
+
+
+FAULTY = "tools.fault_cases.Small"
+ROW = "--set=task.fault_row=4"
+STEP_1 = ("--set=task.fault_step=1", "--set=input.fault_step=1")
+
+
+def test_a_bad_number_is_named_by_layer_stage_and_micro_batch(tf, tmp_path):
+  found = command.refusal(
+    f"--model={FAULTY}",
+    f"--logdir={tmp_path}",
+    "--dry_run",
+    "--set=task.fault=nan",
+    ROW,
+    *STEP_1,
+  )
+  assert found == (
+    "stopped: step 1: the loss of micro-batch 2 is not finite; first, in micro-batch 2 "
+    "of step 1, the output of layer 'faulty' (stage 0 on /device:CPU:0) is not finite"
+  )
+
+
+@pytest.mark.parametrize(
+  ("fault", "code", "message"),
+  [
+    ("task.fault=raise", 70, r"failed: step 1: layer 'faulty' .* micro-batch 2: "),
+    ("task.fault=build", 1, r"error: building the step: layer 'faulty' "),
+    ("input.fault=raise", 70, r"failed: step 1: the input, FaultyInput, has failed: "),
+  ],
+)
+def test_what_fails_is_named_and_has_the_code_of_a_training(
+  tf, tmp_path, capsys, fault, code, message
+):
+  with pytest.raises(SystemExit) as ended:
+    command.run(
+      f"--model={FAULTY}",
+      f"--logdir={tmp_path}",
+      "--mode=train",
+      "--dry_run",
+      f"--set={fault}",
+      ROW,
+      *STEP_1,
+    )
+  assert ended.value.code == code
+  assert re.match(message, capsys.readouterr().err.splitlines()[-1])
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("fault", "message"),
+  [
+    ("input.fault=block", r"hung: step 1 waits for the input, FaultyInput, for more"),
+    ("task.fault=spin", r"hung: step 1 runs for more .*: device 0 does not end F "),
+  ],
+)
+def test_what_hangs_is_ended_and_named(tmp_path, fault, message):
+  ended = subprocess.run(
+    [
+      *(sys.executable, "-m", "tfpipe.trainer", f"--model={FAULTY}", "--dry_run"),
+      *("--mode=train", f"--logdir={tmp_path}", f"--set={fault}", ROW, *STEP_1),
+      "--set=train.step_timeout_secs=5",
+    ],
+    capture_output=True,
+    text=True,
+    cwd=pathlib.Path(__file__).parents[2],
+    check=False,
+  )
+  assert ended.returncode == 75
+  assert re.match(message, ended.stderr.splitlines()[-1]), ended.stderr

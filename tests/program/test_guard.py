@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.program import command, training
-from tfpipe.program.guard import BuildError, StepError
+from tfpipe.program.guard import BuildError, Guard, StepError
 from tfpipe.program.places import Places, short
 from tfpipe.program.train import Trainer, restore_newest
 
@@ -206,3 +206,22 @@ def test_restored_weights_are_those_that_are_looked_at(tf, tmp_path):
 def test_of_one_or_several_errors_of_a_step_the_first_is_told(tf, text):
   error = tf.errors.InvalidArgumentError(None, None, text)
   assert short(error) == "InvalidArgumentError: indices = 2 is not in [0, 2)"
+
+
+def test_of_what_was_cancelled_the_layer_that_failed_is_looked_for(tf, tmp_path):
+  """Which of several errors of a step TensorFlow gives, chance decides."""
+  run = training.make_run(SMALL, "task.fault=raise", *NAN[1:], "train.max_steps=9")
+  batches = list(run.batches().take(3))
+
+  def cancelled(batch):
+    text = "Graph execution error: [[stage0/micro1/forward/PartitionedCall]]"
+    raise tf.errors.CancelledError(None, None, text)
+
+  message = (
+    f"^step 3: {faulty(0)}, forward of micro-batch 2: InvalidArgumentError: indices = 2"
+  )
+  with pytest.raises(StepError, match=message):
+    Guard(run).step(3, cancelled, batches[2])
+  place = "^step 1: stage 0, layers .*, forward of micro-batch 1: CancelledError: "
+  with pytest.raises(StepError, match=place):
+    Guard(run).step(1, cancelled, batches[0])

@@ -28,15 +28,19 @@ def no_weights(monkeypatch):
   monkeypatch.setattr(trainer, "Run", refuse)
 
 
-NO_TEXT = r"^error: CharTextInput\.text_dir: no \*\.txt in no/such/"
-NO_FOLDER = r"^error: TfdsImageInput\.dataset = 'imagenet20.*' is not in no/such"
+NO_TEXT = r"^error: {}: CharTextInput\.text_dir: no \*\.txt in no/such/"
+NO_FOLDER = r"^error: input: TfdsImageInput\.dataset = 'imagenet20.*' is not in no/such"
 
 
 @pytest.mark.parametrize(
   ("name", "arguments", "message"),
   [
-    (CHAR, ("--set=input.text_dir=no/such",), f"{NO_TEXT}train;"),
-    (CHAR, ("--set=eval_input.text_dir=no/such",), f"{NO_TEXT}test;"),
+    (CHAR, ("--set=input.text_dir=no/such",), NO_TEXT.format("input") + "train;"),
+    (
+      CHAR,
+      ("--set=eval_input.text_dir=no/such",),
+      NO_TEXT.format("eval_input") + "test;",
+    ),
     (
       IMAGENET,
       ("--set=input.data_dir=no/such",),
@@ -47,11 +51,16 @@ NO_FOLDER = r"^error: TfdsImageInput\.dataset = 'imagenet20.*' is not in no/such
       ("--set=input.data_dir=no/such", "--set=input.dataset=imagenet2011"),
       rf"{NO_FOLDER}, and tfds knows no 'imagenet2011'; did you mean 'imagenet2012'\?$",
     ),
-    (IMAGE, ("--set=input.batch_size=30",), "batch_size = 30 is more than the 29 exam"),
+    (
+      IMAGE,
+      ("--set=input.batch_size=30",),
+      "^error: input: .*batch_size = 30 is more than the 29 exam",
+    ),
     (
       IMAGE,
       ("--set=eval_input.batch_size=14",),
-      "batch_size = 14 is more than the 13 examples of split 'test'; set it to 13 or l",
+      "^error: eval_input: .*batch_size = 14 is more than the 13 examples of split "
+      "'test'; set it to 13 or l",
     ),
     (
       IMAGE,
@@ -83,7 +92,9 @@ def test_a_shipped_file_that_is_not_there_is_missing_data(tmp_path, monkeypatch)
   monkeypatch.setattr("tfpipe.input.embedded.DATA_DIR", tmp_path)
   for name in (CHAR, FASHION):
     found = command.refusal(f"--model={name}", f"--logdir={tmp_path}")
-    assert re.search(rf"^error: {tmp_path}/.*z is missing; install tfpipe again", found)
+    assert re.search(
+      rf"^error: input: {tmp_path}/.*z is missing; install tfpipe again", found
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from tests.program import command
+from tests.program.tiny import Image
 from tests.program.training import IMAGE, TEXT
+from tfpipe import registry
 from tfpipe.layers.base import Layer
 from tfpipe.layers.classifier_loss import ClassifierLoss
 from tfpipe.program import modes
@@ -175,3 +177,44 @@ class NoPrediction(ClassifierLoss):
   """A loss that is only trained."""
 
   Predict = Layer.Predict
+
+
+EVALUATES = "tests.program.test_modes.Evaluates"
+
+
+@registry.Register
+class Evaluates(Image):
+  """Asks for evaluations on the way."""
+
+  def Model(self):
+    return super().Model().Set(**{"train.eval_interval_steps": 3})
+
+
+@pytest.mark.parametrize("name", [IMAGE, EVALUATES])
+@pytest.mark.parametrize("dry", [(), ("--dry_run",)])
+@pytest.mark.parametrize(
+  "change", ["train.eval_interval_steps=3", " train.keep_best = loss"]
+)
+def test_evaluations_are_not_asked_for_where_none_are_made(tmp_path, name, dry, change):
+  where = (f"--model={name}", f"--logdir={tmp_path}", "--mode=train", *dry)
+  found = command.refusal(*where, f"--set={change}")
+  field, value = (part.strip() for part in change.split("="))
+  shown = value if value == "3" else repr(value)
+  assert found == (
+    f"error: {field}={shown} has no effect with --mode=train, which does not evaluate; "
+    "it is for --mode=train_and_eval"
+  )
+
+
+def test_what_the_experiment_asks_for_itself_is_said_to_have_no_effect(
+  tf, tmp_path, capsys
+):
+  where = (f"--model={EVALUATES}", f"--logdir={tmp_path}", "--max_steps=1")
+  note = "no evaluation with --mode=train: without train.eval_interval_steps=3\n"
+  command.run(*where, "--mode=train", "--dry_run")
+  assert note in capsys.readouterr().out
+  off = "--set=train.eval_interval_steps=0"
+  command.run(*where, "--mode=train", "--dry_run", off)
+  assert "no evaluation" not in capsys.readouterr().out
+  command.run(*where, "--dry_run")
+  assert "no evaluation" not in capsys.readouterr().out

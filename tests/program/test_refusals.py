@@ -119,3 +119,15 @@ def test_a_refusal_is_one_line_on_stderr(argument, message):
   assert ended.returncode == 1
   assert ended.stdout == ""
   assert ended.stderr == f"error: {message}\n"
+
+
+@pytest.mark.parametrize(
+  ("name", "why"),
+  [
+    ("no/such", "there is no such file or folder; make it, or name another"),
+    ("", "this is a folder where a file must be; move it away"),
+  ],
+)
+def test_a_file_of_flags_that_cannot_be_read_is_named(tmp_path, name, why):
+  path = tmp_path / name
+  assert command.refusal(f"--flagfile={path}") == f"error: --flagfile={path}: {why}"

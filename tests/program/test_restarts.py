@@ -133,3 +133,24 @@ def test_what_is_refused_is_not_tried_again(tmp_path):
   assert ended.returncode == 1
   assert ended.stdout == ""
   assert ended.stderr.startswith("error: there is no ")
+
+
+def test_a_signal_before_the_trainer_can_hear_it_is_no_crash():
+  deaf = "import time; print('ready', flush=True); time.sleep(600)"
+  supervisor = f"""
+import sys
+from tfpipe.program import restarts, stop
+stop.listen()
+restarts._TRAINER = (sys.executable, "-c", {deaf!r})
+sys.exit(restarts.supervise([], 5))
+"""
+  with subprocess.Popen(
+    [sys.executable, "-c", supervisor], stdout=subprocess.PIPE, text=True, cwd=ROOT
+  ) as process:
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.stdout.read() == (
+      "stopped by SIGTERM while starting; nothing is lost\n"
+    )
+  assert process.returncode == 0

@@ -73,3 +73,36 @@ def test_evaluation_leaves_these_files_alone(tf, tmp_path, capsys):
   command.run(*arguments, "--mode=eval", "--max_steps=1", "--num_partitions=1")
   capsys.readouterr()
   assert [(tmp_path / name).read_text() for name in names] == before
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("params.txt", "metrics.jsonl", "report.html", "best.npz", "checkpoint.partial"),
+    *("checkpoint-00000003.npz", "ended.txt", "trace.json"),
+  ],
+)
+def test_a_folder_in_the_place_of_a_file_is_refused_at_the_start(tmp_path, name):
+  (tmp_path / name).mkdir()
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}")
+  assert found == (
+    f"error: {tmp_path}/{name}: this is a folder where a file must be; move it away"
+  )
+
+
+@pytest.mark.parametrize("name", ["train", "eval", "export"])
+def test_a_file_in_the_place_of_a_folder_is_refused_at_the_start(tmp_path, name):
+  (tmp_path / name).write_text("")
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}")
+  assert found == (
+    f"error: {tmp_path}/{name}: this is a file where a folder must be; move it away"
+  )
+
+
+def test_that_a_training_has_ended_is_recorded_and_taken_back(tmp_path):
+  assert run_folder.ended(tmp_path) == ""
+  run_folder.begin(tmp_path)
+  run_folder.end(tmp_path, "the data has ended")
+  assert run_folder.ended(tmp_path) == "the data has ended"
+  run_folder.begin(tmp_path)
+  assert run_folder.ended(tmp_path) == ""

@@ -72,8 +72,8 @@ def test_a_full_disk_ends_the_run_in_one_line_and_the_same_command_continues(
   with monkeypatch.context() as patch:
     patch.setattr(np, "savez", full_at_step_3)
     assert command.refusal(*arguments) == (
-      f"error: {folder}: step 3 could not be saved: No space left on device; what was "
-      "saved before is whole"
+      f"error: {folder}: step 3 could not be saved: No space left on device; remove "
+      "what is not needed; what was saved before is whole"
     )
   names = sorted(path.name for path in folder.iterdir())
   saved = [name for name in names if name.startswith("checkpoint-")]
@@ -117,6 +117,7 @@ def test_a_disk_that_is_full_for_the_metrics_ends_the_run_in_one_line(
 
   monkeypatch.setattr(MetricsFile, "write", full_at_step_3)
   assert command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}") == (
-    f"error: {tmp_path}: No space left on device; what was saved before is whole"
+    f"error: {tmp_path}: No space left on device; remove what is not needed; what was "
+    "saved before is whole"
   )
   assert training.newest(tmp_path).step == 2

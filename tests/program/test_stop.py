@@ -10,13 +10,12 @@ import sys
 import pytest
 
 from tests.program import training
-from tests.program.training import IMAGE
-from tfpipe.program.stop import StopSignal
+from tests.program.training import CHAR, IMAGE, TINY_CHAR
+from tfpipe.program.stop import StopSignal, held
 from tfpipe.program.train import Trainer, restore_newest
 
 AMOEBANET = "image.fashion_mnist.AmoebaNetTiny"
 ROOT = pathlib.Path(__file__).parents[2]
-INTERRUPTED = "interrupted; what has been saved is whole\n"
 ACCUMULATES = "task.learner.accumulate_steps=2"
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -24,73 +23,126 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 @pytest.fixture(autouse=True)
 def handlers_as_before():
   before = {number: signal.getsignal(number) for number in NUMBERS}
+  # Whoever runs the tests in the background lets them, and what they start, ignore it.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   yield
   for number, handler in before.items():
     signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_is_remembered_and_the_second_one_does_what_it_did_before(number):
-  came = []
-  signal.signal(number, lambda *arguments: came.append(arguments))
-  with StopSignal() as stop:
-    assert stop.name == ""
-    os.kill(os.getpid(), number)
-    assert stop.name == number.name
-    assert came == []
-    os.kill(os.getpid(), number)
-    assert len(came) == 1
-
-
-def test_the_second_signal_quits_a_program():
-  code = """
-import os, signal
-from tfpipe.program.stop import StopSignal
-with StopSignal():
-  os.kill(os.getpid(), signal.SIGTERM)
-  print("still here", flush=True)
-  os.kill(os.getpid(), signal.SIGTERM)
-  print("never")
-"""
-  ended = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
-  )
-  assert ended.returncode == -signal.SIGTERM
-  assert ended.stdout == "still here\n"
-
-
 def program(code):
-  """Runs code that has been told to quit on SIGINT, and then sends it to itself."""
-  quits = f"""
-import os, signal
-from tfpipe.program import stop
-{code}
-os.kill(os.getpid(), signal.SIGINT)
-print("still here")
-"""
-  return subprocess.run(
-    [sys.executable, "-c", quits], capture_output=True, text=True, cwd=ROOT, check=False
+  """Runs code; gives its exit code and what it wrote to stdout and to stderr."""
+  ended = subprocess.run(
+    [sys.executable, "-c", f"import os, signal\n{code}"],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    check=False,
   )
+  return ended.returncode, ended.stdout, ended.stderr
 
 
+LISTENS = """
+from tfpipe.program import stop
+stop.listen()
+stop.at("baking", lambda: "all bread is saved")
+"""
+STOPPED = "stopped by {} while baking; all bread is saved\n"
+KILL = "os.kill(os.getpid(), signal.{})\n"
+STAYS = KILL + "print('still here', flush=True)\n"
+SECOND = "quit by {}, a second signal; what has been saved is whole\n"
+# A lock that is taken twice: no signal interrupts it, and Python runs no handler.
+NEVER_ENDS = """
+import ctypes
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+libc.pthread_mutex_lock(mutex)
+print("waiting", flush=True)
+libc.pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(
   "around",
   [
     "",
-    "from tfpipe.program import quiet\nhidden = quiet.start_up()\nhidden.__enter__()",
+    "from tfpipe.program import quiet\nhidden = quiet.start_up()\nhidden.__enter__()\n",
+    "with stop.StopSignal(): pass\n",
   ],
 )
-def test_an_interrupt_outside_the_training_quits_with_one_line(around):
-  ended = program(f"stop.quit_on_interrupt()\n{around}")
-  assert ended.returncode == 130
-  assert ended.stdout == ""
-  assert ended.stderr == INTERRUPTED
+def test_a_signal_ends_the_program_with_one_line_and_code_0(number, around):
+  ended = program(LISTENS + around + STAYS.format(number.name))
+  assert ended == (0, STOPPED.format(number.name), "")
+
+
+@pytest.mark.parametrize(
+  ("around", "sent", "code", "line"),
+  [
+    ("", (signal.SIGTERM,), 0, STOPPED.format("SIGTERM")),
+    (
+      "inner = stop.StopSignal()\ninner.__enter__()\n",
+      (signal.SIGTERM, signal.SIGINT),
+      130,
+      SECOND.format("SIGINT"),
+    ),
+  ],
+)
+def test_signals_are_heard_where_python_runs_no_handler(around, sent, code, line):
+  with subprocess.Popen(
+    [sys.executable, "-c", LISTENS + around + NEVER_ENDS],
+    stdout=subprocess.PIPE,
+    text=True,
+    cwd=ROOT,
+  ) as process:
+    wait_for(process, "^waiting$")
+    for number in sent:
+      process.send_signal(number)
+    assert process.stdout
+    assert process.stdout.read() == line
+  assert process.returncode == code
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_is_remembered_where_something_must_be_finished(number):
+  with StopSignal() as stop:
+    assert stop.name == ""
+    os.kill(os.getpid(), number)
+    assert stop.name == number.name
+
+
+@pytest.mark.parametrize("listens", [LISTENS, "from tfpipe.program import stop\n"])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_the_second_signal_quits_a_program(listens, number, code):
+  within = (
+    "with stop.StopSignal():\n"
+    f"  os.kill(os.getpid(), signal.SIGTERM)\n  print('still here', flush=True)\n"
+    f"  os.kill(os.getpid(), signal.{number})\n  print('never')\n"
+  )
+  assert program(listens + within) == (code, "still here\n" + SECOND.format(number), "")
+
+
+def test_a_signal_waits_for_what_must_not_be_left_half_done():
+  code = "with stop.held():\n  " + STAYS.format("SIGTERM").replace("\n", "\n  ")
+  shown = "still here\n" + STOPPED.format("SIGTERM")
+  assert program(f"{LISTENS}{code}\nprint('never')") == (0, shown, "")
+
+
+def test_within_a_training_such_a_signal_ends_the_training():
+  with StopSignal() as outer:
+    with held():
+      os.kill(os.getpid(), signal.SIGTERM)
+      assert outer.name == ""
+    assert outer.name == "SIGTERM"
 
 
 def test_whoever_ignores_interrupts_goes_on_ignoring_them():
-  ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
-  ended = program(f"{ignore}\nstop.quit_on_interrupt()")
-  assert (ended.returncode, ended.stdout, ended.stderr) == (0, "still here\n", "")
+  ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+  assert program(ignore + LISTENS + STAYS.format("SIGINT")) == (0, "still here\n", "")
+
+
+def test_a_program_that_fails_keeps_its_code():
+  failing = "import sys\nstop.ignore()\n" + STAYS.format("SIGTERM") + "sys.exit(70)"
+  assert program(LISTENS + failing) == (70, "still here\n", "")
 
 
 def test_handlers_are_as_before_after_training_whether_it_ends_or_fails():
@@ -177,28 +229,76 @@ def wait_for(process, pattern):
 
 
 @pytest.mark.parametrize(
-  ("options", "line"),
+  ("number", "options", "line", "where"),
   [
-    # In the imports of the trainer, of TensorFlow, and in the trace of the step.
-    (("-X", "importtime"), r"\| +absl\.flags$"),
-    ((), r"^experiment "),
-    ((), r"^building the step"),
+    # In the imports of the trainer, and in the trace of the step.
+    (
+      signal.SIGINT,
+      ("-X", "importtime"),
+      r"\| +absl\.flags$",
+      "starting; nothing was to be saved",
+    ),
+    (
+      signal.SIGTERM,
+      (),
+      r"^building the step",
+      "building the step; nothing is saved yet",
+    ),
   ],
 )
-def test_an_interrupt_before_the_first_step_ends_the_program_in_one_line(
-  tmp_path, options, line
+def test_a_signal_before_the_first_step_ends_the_program_in_one_line(
+  tmp_path, number, options, line, where
 ):
   arguments = (f"--logdir={tmp_path}", "--mode=train")
   with start(*arguments, name=AMOEBANET, options=options) as process:
     wait_for(process, line)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.stdout
     rest = process.stdout.read()
-  assert process.returncode == 130
+  assert process.returncode == 0
   assert "Traceback" not in rest
-  assert rest.endswith(INTERRUPTED)
+  assert rest.endswith(f"stopped by {number.name} while {where}\n")
   described = {"params.txt", "changes.txt", "plan.txt", "schedule.csv", "versions.txt"}
   assert {path.name for path in tmp_path.iterdir()} <= described
+
+
+@pytest.fixture(scope="module")
+def text_run(tf, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("text_run")
+  training.train(folder, CHAR, "train.max_steps=1", *TINY_CHAR)
+  return folder
+
+
+@pytest.mark.parametrize(
+  ("arguments", "line", "where"),
+  [
+    (("--mode=eval",), r"^restored step 1 ", r"(starting|building|evaluating).*"),
+    (("--mode=eval", "--watch"), r"^no process trains in ", r"watching /.*"),
+    (
+      ("--mode=decode", "--num_tokens=1000000"),
+      r"^restored step 1 ",
+      r"(starting TensorFlow|decoding)",
+    ),
+    (("--mode=export",), r"^restored step 1 ", r"(starting TensorFlow|exporting)"),
+    (
+      ("--dry_run",),
+      r"^restored step 1 ",
+      r"(starting TensorFlow|trying the first .*)",
+    ),
+  ],
+)
+def test_every_mode_is_stopped_with_one_line(text_run, arguments, line, where):
+  before = {path.name for path in text_run.iterdir()}
+  tiny = [f"--set={override}" for override in TINY_CHAR]
+  with start(f"--logdir={text_run}", *arguments, *tiny, name=CHAR) as process:
+    wait_for(process, line)
+    process.terminate()
+    assert process.stdout
+    rest = process.stdout.read().splitlines()
+  assert process.returncode == 0
+  assert re.fullmatch(rf"stopped by SIGTERM while {where}; saved is step 1", rest[-1])
+  assert not [text for text in rest if "Traceback" in text]
+  assert {path.name for path in text_run.iterdir()} <= before | {"train", "eval"}
 
 
 def test_a_program_killed_and_one_asked_to_stop_continue_as_if_nothing_had_happened(

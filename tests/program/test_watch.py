@@ -1,11 +1,14 @@
 """Evaluation beside a running training."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from tests.program import command, training
 from tests.program.training import IMAGE
-from tfpipe.program import checkpoint, watch
+from tfpipe.program import checkpoint, run_folder, watch
+from tfpipe.program.lock import is_held, lock
 from tfpipe.program.train import Trainer, restore_newest
 
 
@@ -135,3 +138,99 @@ def test_eval_shows_no_change_of_what_concerns_training_alone(tf, tmp_path, caps
   shown = capsys.readouterr().out
   assert "changed since then:\n  - task.learner.ema_ramp : True\n" in shown
   assert "train.max_steps" not in shown
+
+
+def test_a_training_that_was_stopped_ends_the_watch_after_its_last_checkpoint(
+  tf, tmp_path, capsys
+):
+  def stopped():
+    training.train(tmp_path, IMAGE, "train.max_steps=3")
+    run_folder.end(tmp_path, "stopped by SIGTERM after step 3")
+
+  other = Training(tmp_path, 2, stopped)
+  watched(tmp_path, other)
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [2, 3]
+  assert capsys.readouterr().out.endswith(
+    "the training has ended before its last step: stopped by SIGTERM after step 3\n"
+  )
+
+
+@pytest.mark.parametrize(
+  ("name", "overrides", "why"),
+  [
+    (IMAGE, ("input.repeat=false",), "the training data ended after step 3"),
+    ("tests.program.tiny.Poisoned", (), "stopped: step 3: "),
+  ],
+)
+def test_a_training_says_that_it_has_ended_before_its_last_step(
+  tf, tmp_path, name, overrides, why
+):
+  run_folder.end(tmp_path, "stopped by SIGTERM after step 1")
+  with contextlib.suppress(FloatingPointError):
+    training.train(tmp_path, name, *overrides)
+  assert run_folder.ended(tmp_path).startswith(why)
+  training.train(tmp_path / "whole", IMAGE)
+  assert run_folder.ended(tmp_path / "whole") == ""
+
+
+def test_a_training_that_is_gone_is_waited_for_and_said_once_to_be_so(
+  tf, tmp_path, capsys
+):
+  with contextlib.ExitStack() as held:
+    # An end that a training in the folder has not taken back yet does not count.
+    run_folder.end(tmp_path, "stopped by SIGTERM after step 1")
+
+    def gone():
+      run_folder.begin(tmp_path)
+      held.close()
+
+    def back():
+      held.enter_context(lock(tmp_path))
+
+    held.enter_context(lock(tmp_path))
+    watched(tmp_path, Training(tmp_path, 2, gone, 0, back, gone, 6))
+  shown = capsys.readouterr().out
+  waits = f"no process trains in {tmp_path}: waiting for one; SIGINT (Ctrl-C) ends this"
+  lines = [line for line in shown.splitlines() if "waiting" in line or "eval" in line]
+  assert [line.split(" loss")[0] for line in lines] == [
+    "eval step=2",
+    waits,
+    waits,
+    "eval step=6",
+    "evaluated the last step of the training, 6",
+  ]
+
+
+def test_a_step_that_has_been_evaluated_is_not_evaluated_again(tf, tmp_path, capsys):
+  where = (f"--model={IMAGE}", f"--logdir={tmp_path}")
+  command.run(*where, "--max_steps=2")
+  command.run(*where, "--mode=eval", "--watch")
+  assert len(training.metrics(tmp_path, "eval")) == 1
+  assert capsys.readouterr().out.endswith(
+    "step 2 has been evaluated before\nevaluated the last step of the training, 2\n"
+  )
+  command.run(*where, "--mode=eval")
+  assert len(training.metrics(tmp_path, "eval")) == 2
+
+
+def test_the_last_step_ends_the_watch_though_it_is_known_only_later(tf, tmp_path):
+  training.train(tmp_path, IMAGE, "train.max_steps=2")
+
+  def known():
+    (tmp_path / "params.txt").write_text("train.max_steps : 2\n")
+
+  watched(tmp_path, Training(tmp_path, known))
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [2]
+
+
+def test_a_folder_is_held_while_a_process_trains_there(tmp_path):
+  assert not is_held(tmp_path / "no")
+  assert not is_held(tmp_path)
+  with lock(tmp_path):
+    assert is_held(tmp_path)
+    with (
+      pytest.raises(ValueError, match="another process is training there"),
+      lock(tmp_path),
+    ):
+      pass
+  assert not is_held(tmp_path)

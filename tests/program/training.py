@@ -14,6 +14,20 @@ from tfpipe.program.train import Trainer, restore_newest
 
 IMAGE = "tests.program.tiny.Image"
 TEXT = "tests.program.tiny.Text"
+CHAR = "lm.shakespeare.Char"
+# A network of a few weights and 8 characters; the shipped plays stay as they are.
+TINY_CHAR = (
+  "task.num_layers=1",
+  "task.model_dim=8",
+  "task.ff_dim=8",
+  "task.num_heads=2",
+  "task.sequence_length=8",
+  "input.seq_len=8",
+  "eval_input.seq_len=8",
+  "input.batch_size=4",
+  "eval_input.batch_size=4",
+  "pipeline.num_micro_batches=2",
+)
 # What is logged and never twice the same.
 TIMED = (
   *("examples/s", "tokens/s", "flops/s", "step_secs", "data_wait_secs"),

@@ -109,3 +109,13 @@ def test_what_is_not_installed_is_said(monkeypatch, capsys, name):
   assert not benchmark_peers.installed(name)
   assert f"{name} is not installed" in capsys.readouterr().out
   assert benchmark_peers.peers(Collected()) == []
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured():
+  command = (sys.executable, "-m", "tools.benchmark", "--json=no/such/raw.json")
+  ended = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert ended.returncode == 1
+  assert ended.stderr == (
+    "error: --json=no/such/raw.json: there is no such file or folder; make it, or name "
+    "another\n"
+  )

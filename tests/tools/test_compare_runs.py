@@ -124,9 +124,25 @@ def test_what_is_no_run_is_refused(folders, tmp_path, capsys):
       compare_runs.main(["compare_runs", *given])
 
 
-def test_a_page_that_cannot_be_written_is_an_error(folders, tmp_path):
+@pytest.mark.parametrize(
+  ("page", "message"),
+  [
+    ("no/such/page.html", "there is no such file or folder; make it, or name another"),
+    ("", "this is a folder where a file must be; move it away"),
+    ("x/a/params.txt/page.html", "a file is where a folder must be; move it away"),
+  ],
+)
+def test_a_page_that_cannot_be_written_is_one_line(folders, tmp_path, page, message):
+  path = tmp_path / page
   with (
-    flagsaver.flagsaver(page=str(tmp_path)),
-    pytest.raises(SystemExit, match="Is a directory"),
+    flagsaver.flagsaver(page=str(path)),
+    pytest.raises(SystemExit, match=f"^error: {path}: {message}$"),
   ):
     compare_runs.main(["compare_runs", *folders])
+
+
+def test_a_line_that_is_being_written_is_left_out(folders):
+  before = compare_runs.results(compare_runs.read(folders)).rows
+  with open(f"{folders[1]}/metrics.jsonl", "a") as file:
+    file.write('{"kind": "train", "step": 99, "lo')
+  assert compare_runs.results(compare_runs.read(folders)).rows == before

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers.state import static_shape
-from tfpipe.traced import Function, specs, trace
+from tfpipe.packed import pack_handles, unpack
+from tfpipe.traced import call, handle_specs, specs, trace
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.replicas import Replica
@@ -73,33 +74,45 @@ def by_device(found: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def call_all(
-  functions: Sequence[Function],
+  one: Callable[[Group, Sequence[tf.Tensor]], Sequence[tf.Tensor]],
   shared: Sequence[tf.Tensor],
-  own: Sequence[Sequence[tf.Tensor]],
+  own: Mapping[Group, Sequence[tf.Tensor]],
 ) -> list[tf.Tensor]:
-  """Calls functions of groups of one device, as one call on the device in scope.
+  """Adds calls for groups of one device, as one call on the device in scope.
 
   Args:
-    functions: of each group; each gives a list of vectors, as many as the others.
+    one: group, arguments → adds its call, which gives vectors, as many as the others.
     shared: first arguments of all.
     own: further arguments of each.
 
   Returns:
     the vectors of all groups, one behind the other.
   """
-  args = [*shared, *[tensor for tensors in own for tensor in tensors]]
-  ends = list(itertools.accumulate(map(len, own), initial=len(shared)))
+  args = [*shared, *[tensor for tensors in own.values() for tensor in tensors]]
+  ends = list(itertools.accumulate(map(len, own.values()), initial=len(shared)))
 
   def body(*args: tf.Tensor) -> list[tf.Tensor]:
     found = [
-      function(*args[: len(shared)], *args[start:end])
-      for function, start, end in zip(functions, ends[:-1], ends[1:], strict=True)
+      one(group, [*args[: len(shared)], *args[start:end]])
+      for group, start, end in zip(own, ends[:-1], ends[1:], strict=True)
     ]
     return [tf.concat(parts, axis=0) for parts in zip(*found, strict=True)]
 
-  return list(trace(body, specs(args))(*args))
+  return call(trace(body, specs(args)), args)
 
 
-def handles(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-  """Gives what a shared function takes for variables."""
+def handles(variables: Sequence[tf.Variable], *, packed: bool) -> list[tf.Tensor]:
+  """Gives what a shared function takes for variables of one device."""
+  if packed and variables:
+    return pack_handles(variables)
   return [variable.handle for variable in variables]
+
+
+def specs_of_handles(count: int, *, packed: bool) -> list[tf.TensorSpec]:
+  """Gives the specs of what `handles` gives for so many variables."""
+  return [tf.TensorSpec([], tf.variant)] if packed and count else handle_specs(count)
+
+
+def opened(given: Sequence[tf.Tensor], count: int, *, packed: bool) -> list[tf.Tensor]:
+  """Gives the handles of so many variables within a shared function."""
+  return unpack(given[0], handle_specs(count)) if packed and count else list(given)

@@ -7,6 +7,8 @@ global norm and clipping, the optimizer, the moving averages and the counters.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +102,7 @@ class Learner:
     self._max_skips = check_count(self, params, "max_skips", 0)
     self._accumulate_steps = check_count(self, params, "accumulate_steps", 1)
     self._first_scale = loss_scale.check(self, params)
-    self._update = Update(
+    update = Update(
       optimizer=self.optimizer,
       schedule=schedule,
       learning_rate=check_number(self, params, "learning_rate", "[0, inf)"),
@@ -109,8 +111,10 @@ class Learner:
       ema_decay=self._ema_decay,
       ema_ramp=check_bool(self, params, "ema_ramp"),
       scale_steps=check_count(self, params, "loss_scale_steps", 0) or loss_scale.STEPS,
+      packed=False,
     )
-    if self._update.ema_ramp and not self._ema_decay:
+    self._updates = (update, dataclasses.replace(update, packed=True))
+    if update.ema_ramp and not self._ema_decay:
       raise ValueError("Learner.ema_ramp = True has no effect while ema_decay = 0")
     self._weights: dict[str, tf.Variable] = {}
     self._l2_names: list[str] = []
@@ -212,6 +216,8 @@ class Learner:
     gradient_sums: Mapping[str, Gradient],
     weight: tf.Tensor,
     measure: tf.Tensor | bool = True,
+    *,
+    packed: bool = False,
   ) -> Metrics:
     """Applies one update, or adds to it if `accumulate_steps` is above 1.
 
@@ -227,6 +233,8 @@ class Learner:
         examples of this call (not of its mean), times the loss scale if there is one.
       weight: scalar, the total weight of these examples.
       measure: bool scalar, whether `update_norm` and `param_norm` are asked for.
+      packed: hand the variables of a layer to its update as one value: the graph does
+        not grow with them, but cannot be compiled as a whole.
 
     Returns:
       Scalars; in a call that only accumulates all are 0 but the rate and `l2_loss`:
@@ -253,7 +261,8 @@ class Learner:
       sums, weight = accumulate(self._state, sums, weight)
     context = tf.distribute.get_replica_context()
     measure = tf.cast(measure, tf.int32)
-    return context.merge_call(self._finish, args=(sums, weight, measure))
+    finish = functools.partial(self._finish, self._updates[packed])
+    return context.merge_call(finish, args=(sums, weight, measure))
 
   def check(self, metrics: Mapping[str, Any]) -> None:
     """Stops training if the Params say so; for the host, after `apply` has run.
@@ -296,6 +305,7 @@ class Learner:
 
   def _finish(
     self,
+    update: Update,
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
@@ -303,23 +313,24 @@ class Learner:
   ) -> Metrics:
     """Updates all replicas if an update is due. Runs once, for all replicas."""
     if self._accumulate_steps == 1:
-      return self._update_all(strategy, sums, weight, measure)
+      return self._update_all(update, strategy, sums, weight, measure)
     calls = self._replicas[0].state[state_lib.CALLS] + 1
     return tf.cond(
       calls >= self._accumulate_steps,
-      lambda: self._close(strategy, sums, weight, measure),
+      lambda: self._close(update, strategy, sums, weight, measure),
       lambda: self._postpone(calls),
     )
 
   def _close(
     self,
+    update: Update,
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
     measure: tf.Tensor,
   ) -> Metrics:
     """Updates with what was accumulated, and starts from zero."""
-    metrics = self._update_all(strategy, sums, weight, measure)
+    metrics = self._update_all(update, strategy, sums, weight, measure)
     for replica in self._replicas:
       clear(replica)
     return metrics
@@ -328,10 +339,11 @@ class Learner:
     """Counts a call that only accumulated."""
     for replica in self._replicas:
       replica.state[state_lib.CALLS].assign(calls)
-    return self._update.none(self._replicas[0], self._l2_names)
+    return self._updates[0].none(self._replicas[0], self._l2_names)
 
   def _update_all(
     self,
+    update: Update,
     strategy: tf.distribute.Strategy,
     sums: dict[str, tf.Tensor],
     weight: tf.Tensor,
@@ -342,6 +354,4 @@ class Learner:
       strategy, sums, weight, self._weights, self._state[state_lib.STEP]
     )
     measure = strategy.experimental_local_results(measure)[0]
-    return self._update.run(
-      self._replicas, replica_sums, weight, self._l2_names, measure
-    )
+    return update.run(self._replicas, replica_sums, weight, self._l2_names, measure)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers import loss_scale
 from tfpipe.optimizers.gradients import HOST
-from tfpipe.optimizers.groups import Group, Kind, by_device, call_all, groups, handles
+from tfpipe.optimizers.group_functions import GroupFunctions
+from tfpipe.optimizers.groups import Group, by_device, call_all, groups, handles
 from tfpipe.optimizers.state import SKIPS, STEP
-from tfpipe.traced import Function, handle_specs, read, trace
+from tfpipe.traced import call, call_one_of
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.base import Optimizer
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-  """How gradients become an update; the fields are `Learner`'s Params."""
+  """How gradients become an update; the fields are `Learner`'s Params.
+
+  Attributes:
+    packed: whether functions take the variables of a layer as one value.
+  """
 
   optimizer: Optimizer
   schedule: LearningRateSchedule | None
@@ -34,9 +40,13 @@ class Update:
   ema_decay: float
   ema_ramp: bool
   scale_steps: int
-  _functions: dict[tuple[str, Kind], Function] = dataclasses.field(
-    default_factory=dict, compare=False
-  )
+  packed: bool
+
+  @functools.cached_property
+  def _functions(self) -> GroupFunctions:
+    return GroupFunctions(
+      self.optimizer, self.clip_norm, self.l2, self.ema_decay, self.packed
+    )
 
   def run(
     self,
@@ -74,13 +84,9 @@ class Update:
       factor = self._clip_factor(norm)
       learning_rate = self._rate(first)
       skips = first.state[SKIPS] + 1
-    skips, update_norm, param_norm = tf.cond(
-      applied,
-      lambda: self._assign(
-        replicas, sums, l2_names, (divisor, factor, learning_rate, measure)
-      ),
-      lambda: (skips, tf.zeros([]), tf.zeros([])),
-    )
+      skips = tf.where(applied, tf.zeros_like(skips), skips)
+    scalars = (divisor, factor, learning_rate, measure)
+    update_norm, param_norm = self._assign(replicas, sums, l2_names, applied, scalars)
     for replica in replicas:
       replica.state[SKIPS].assign(skips)
     if scale:
@@ -134,17 +140,20 @@ class Update:
     own = {
       group: [
         *[sums[name] for name in group.names],
-        *handles([replica.weights[name] for name in group.names]),
+        *self._handles([replica.weights[name] for name in group.names]),
       ]
       for group in found
     }
     return self._gathered("halves", own, [divisor], list(replica.weights))
 
+  def _handles(self, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    return handles(variables, packed=self.packed)
+
   def _l2_loss(self, replica: Replica, l2_names: Sequence[str]) -> tf.Tensor:
     if not l2_names:
       return tf.constant(0.0)
     own = {
-      group: handles([replica.weights[name] for name in group.names])
+      group: self._handles([replica.weights[name] for name in group.names])
       for group in groups(replica, l2_names)
     }
     halves = self._gathered("l2_halves", own, [], list(replica.weights))
@@ -165,57 +174,14 @@ class Update:
     """
     vectors, names = [], []
     for device, found in by_device(list(own)).items():
-      functions = [self._function(name, group.kind) for group in found]
       with tf.device(device):
-        vectors += call_all(functions, shared, [own[group] for group in found])
+        vectors += call_all(
+          lambda group, args: call(self._functions.get(name, group.kind), args),
+          shared,
+          {group: own[group] for group in found},
+        )
       names += [weight for group in found for weight in group.names]
     return _in_order(vectors, names, order)
-
-  def _function(self, name: str, kind: Kind) -> Function:
-    """Gives a function of groups of a kind; traced once."""
-    makers = {
-      "halves": self._make_halves,
-      "l2_halves": self._make_l2_halves,
-      "assign": self._make_assign,
-    }
-    key = (name, kind)
-    if key not in self._functions:
-      self._functions[key] = makers[name](kind)
-    return self._functions[key]
-
-  def _make_halves(self, kind: Kind) -> Function:
-    """Makes the function (divisor, sums, weights) → sum(x²)/2 of the gradients."""
-    count = len(kind.shapes)
-
-    def body(divisor: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
-      halves = []
-      for shape, l2, total, handle in zip(
-        *kind, args[:count], args[count:], strict=True
-      ):
-        weight = read(handle, shape) if l2 else None
-        halves.append(tf.nn.l2_loss(self._mean_gradient(total, divisor, weight)))
-      return [tf.stack(halves)]
-
-    return trace(body, [tf.TensorSpec([]), *_specs(kind), *handle_specs(count)])
-
-  def _make_l2_halves(self, kind: Kind) -> Function:
-    """Makes the function (weights) → sum(x²)/2 of those with an L2 term, else 0."""
-
-    def body(*variables: tf.Tensor) -> list[tf.Tensor]:
-      halves = [
-        tf.nn.l2_loss(read(handle, shape)) if l2 else tf.zeros([])
-        for shape, l2, handle in zip(*kind, variables, strict=True)
-      ]
-      return [tf.stack(halves)]
-
-    return trace(body, handle_specs(len(kind.shapes)))
-
-  def _mean_gradient(
-    self, total: tf.Tensor, divisor: tf.Tensor, weight: tf.Tensor | None
-  ) -> tf.Tensor:
-    """Returns a gradient of the mean loss, with the L2 term of a weight."""
-    gradient = total / divisor
-    return gradient if weight is None else gradient + self.l2 * weight
 
   def _clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
     if not self.clip_norm:
@@ -227,48 +193,62 @@ class Update:
     replicas: Sequence[Replica],
     sums: Sequence[Tensors],
     l2_names: Sequence[str],
+    applied: tf.Tensor,
     scalars: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
-  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Assigns the update to all variables.
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Assigns the update to all variables, or changes nothing.
 
     Args:
       replicas: the variables of each local replica.
       sums: gradient sums of each of them.
       l2_names: the weights with an L2 term.
+      applied: bool, whether to assign it.
       scalars: divisor of the sums, factor of the mean gradients, learning rate, and
         whether norms are asked for.
 
     Returns:
-      0, the consecutive skips; and the norms of what was added to all weights and of
-      the new weights, 0 if not asked for.
+      the norms of what was added to all weights and of the new weights, 0 if not asked
+      for.
     """
     with tf.device(HOST):
-      step = replicas[0].state[STEP] + 1
-      count = tf.cast(step, tf.float32)
+      done = replicas[0].state[STEP].read_value()
+      following = done + 1
+      count = tf.cast(following, tf.float32)
+      step = tf.where(applied, following, done)
       ema_rate = 1 - self._ema_decay(count)
     shared = [*scalars, count, ema_rate]
     halves: list[list[tf.Tensor]] = []
     names: list[str] = []
+    ended: list[tf.Tensor] = []
     for replica, replica_sums in zip(replicas, sums, strict=True):
       for device, found in by_device(groups(replica, l2_names)).items():
-        functions = [self._function("assign", group.kind) for group in found]
-        own = [
-          [
+        own = {
+          group: [
             *[replica_sums[name] for name in group.names],
-            *handles(self._variables(replica, group)),
+            *self._handles(self._variables(replica, group)),
           ]
           for group in found
-        ]
+        }
         with tf.device(device):
-          found_halves = call_all(functions, shared, own)
+          changes = call_all(self._assign_group, [applied, *shared], own)
+        # A step counts when all variables have changed.
+        with tf.control_dependencies(changes):
+          ended.append(tf.identity(step))
         if replica is replicas[0]:  # all replicas are alike
-          halves.append(found_halves)
+          halves.append(changes)
           names += [weight for group in found for weight in group.names]
-      replica.state[STEP].assign(step)
+      with tf.control_dependencies(ended):
+        replica.state[STEP].assign(step)
     order = list(replicas[0].weights)
     moved, kept = (_in_order(v, names, order) for v in zip(*halves, strict=True))
     with tf.device(HOST):
-      return tf.zeros_like(step), _norm(moved), _norm(kept)
+      return _norm(moved), _norm(kept)
+
+  def _assign_group(self, group: Group, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Assigns the update of a group if the first argument says so."""
+    applied, *rest = args
+    assign, leave = (self._functions.get(n, group.kind) for n in ("assign", "leave"))
+    return call_one_of(applied, assign, leave, rest)
 
   def _variables(self, replica: Replica, group: Group) -> list[tf.Variable]:
     """Lists each weight of a group, its slots, and its average if there is one."""
@@ -279,45 +259,6 @@ class Update:
       variables += [replica.weights[name], *[replica.state[e] for e in entries]]
     return variables
 
-  def _make_assign(self, kind: Kind) -> Function:
-    """Makes the function (scalars, sums, variables) that updates the variables.
-
-    It gives sum(x²)/2 of what was added to each weight, and of each new weight, or
-    zeros: on CPUs that takes half as long as the update itself.
-    """
-    slots = [self.optimizer.slot_specs(shape) for shape in kind.shapes]
-    sizes = [1 + len(own) + bool(self.ema_decay) for own in slots]
-
-    def body(*args: tf.Tensor) -> list[tf.Tensor]:
-      divisor, factor, rate, measure, count, ema_rate, *rest = args
-      totals, variables = rest[: len(sizes)], iter(rest[len(sizes) :])
-      changes: list[tuple[tf.Tensor, tf.Tensor]] = []
-      for shape, l2, own, total in zip(*kind, slots, totals, strict=True):
-        handle = next(variables)
-        weight = read(handle, shape)
-        gradient = self._mean_gradient(total, divisor, weight if l2 else None)
-        if self.clip_norm:
-          gradient *= factor
-        places = {slot: next(variables) for slot in own}
-        values = {slot: read(places[slot], own[slot].shape) for slot in own}
-        new_weight, new_values = self.optimizer.update(
-          weight, gradient, values, rate, count
-        )
-        _assign(handle, new_weight)
-        changes.append((weight, new_weight))
-        for slot, place in places.items():
-          _assign(place, new_values[slot])
-        if self.ema_decay:
-          average = next(variables)
-          move = ema_rate * (read(average, shape) - new_weight)
-          tf.raw_ops.AssignSubVariableOp(resource=average, value=move)
-      return _halves_of_changes(measure, changes)
-
-    scalars = [tf.TensorSpec([])] * 5
-    # What is int32 stays on the host, where a GPU's branches are decided.
-    scalars.insert(3, tf.TensorSpec([], tf.int32))
-    return trace(body, [*scalars, *_specs(kind), *handle_specs(sum(sizes))])
-
   def _ema_decay(self, count: tf.Tensor) -> tf.Tensor:
     decay = tf.constant(self.ema_decay)
     if not self.ema_ramp:
@@ -325,37 +266,9 @@ class Update:
     return tf.minimum(decay, (1 + count) / (10 + count))
 
 
-def _assign(handle: tf.Tensor, value: tf.Tensor) -> None:
-  tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _specs(kind: Kind) -> list[tf.TensorSpec]:
-  return [tf.TensorSpec(shape) for shape in kind.shapes]
-
-
 def _sum(halves: tf.Tensor) -> tf.Tensor:
   """Returns the sum of a float32 vector as a float64 scalar, which cannot overflow."""
   return tf.reduce_sum(tf.cast(halves, tf.float64))
-
-
-def _halves_of_changes(
-  measure: tf.Tensor, changes: Sequence[tuple[tf.Tensor, tf.Tensor]]
-) -> list[tf.Tensor]:
-  """Returns sum(x²)/2 of the differences and of the new values, or zeros.
-
-  Args:
-    measure: int32 scalar, whether not zeros.
-    changes: old and new value of each weight.
-  """
-
-  def measured() -> list[tf.Tensor]:
-    moved = [tf.nn.l2_loss(new - old) for old, new in changes]
-    return [tf.stack(moved), tf.stack([tf.nn.l2_loss(new) for _, new in changes])]
-
-  def not_measured() -> list[tf.Tensor]:
-    return [tf.zeros([len(changes)])] * 2
-
-  return tf.cond(measure > 0, measured, not_measured)
 
 
 def _norm(halves: tf.Tensor) -> tf.Tensor:

@@ -18,18 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
+from tfpipe.packed import unpack, unpack_as_node
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.bundle import pack, unpack
-from tfpipe.pipeline.call import call
+from tfpipe.pipeline.call import call, reference
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_call import CellCall
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
+from tfpipe.pipeline.weight_reader import WeightReader
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
-from tfpipe.traced import Function, handle_specs, read, specs, trace
+from tfpipe.traced import specs, trace
 
 
 class _Copy(NamedTuple):
@@ -65,7 +66,7 @@ class StepBuilder:
     self._seed_keys = seed_keys
     self._input_fields = input_fields
     self._order = order(schedule)
-    self._readers: dict[tuple[tuple[int, ...], ...], Function] = {}
+    self._reader = WeightReader()
     self._recomputed = {
       (a.stage, m) for a in self._order if a.kind == "R" for m in a.micro_batches
     }
@@ -81,16 +82,6 @@ class StepBuilder:
   def keeps(self, stage: int, micro_batch: int) -> bool:
     """Says whether the gradient uses the values of the first forward."""
     return bool(self._gradients) and (stage, micro_batch) not in self._recomputed
-
-  def reader(self, shapes: tuple[tuple[int, ...], ...]) -> Function:
-    """Gives the function that reads float32 variables of these shapes."""
-
-    def body(*handles: tf.Tensor) -> list[tf.Tensor]:
-      return [read(*pair) for pair in zip(handles, shapes, strict=True)]
-
-    if shapes not in self._readers:
-      self._readers[shapes] = trace(body, handle_specs(len(shapes)))
-    return self._readers[shapes]
 
   def moment_decays(self) -> dict[str, float]:
     """Name of each batch norm that hands out moments → decay of its averages."""
@@ -138,7 +129,8 @@ class _Step:
     self._num = builder._schedule.num_micro_batches
     self._batch = batch
     # Handed from action to action of a device: each begins when the one before ends.
-    self._tokens = {device: _on(device, step) for device in builder._devices}
+    with tf.control_dependencies([reference()]):
+      self._tokens = {device: _on(device, step) for device in builder._devices}
     self._inputs: dict[_Place, list[tf.Tensor]] = {}
     self._calls: dict[_Place, list[tf.Tensor]] = {}
     self._dys: dict[_Place, list[tf.Tensor]] = {}
@@ -219,15 +211,11 @@ class _Step:
       the bundle of them, if there are any.
     """
     names = self._b._cells[copy.stage].weight_names()
-    found: dict[str, tf.Tensor] = {}
-    variables = {name: self._b._weights[name] for name in names}
-    for device in dict.fromkeys(v.device for v in variables.values()):
-      own = {name: v for name, v in variables.items() if v.device == device}
-      read = self._b.reader(tuple(static_shape(v) for v in own.values()))
-      with tf.device(device), tf.name_scope(f"stage{copy.stage}/weights"):
-        found |= zip(own, read(*[v.handle for v in own.values()]), strict=True)
-    with tf.device(self._device(copy)):
-      return [pack([found[name] for name in names])] if names else []
+    if not names:
+      return []
+    variables = [self._b._weights[name] for name in names]
+    with tf.name_scope(f"stage{copy.stage}/weights"):
+      return [self._b._reader.read(variables, self._device(copy))]
 
   def _seed_keys(self, copy: _Copy) -> tf.Tensor:
     names = self._b._cells[copy.stage].seed_names()
@@ -337,7 +325,7 @@ class _Step:
       names = self._b._cells[copy.stage].weight_names()
       gradient = self._b._gradients[copy.stage]
       with tf.device(self._device(copy)):
-        values = unpack(sums[0], gradient.summed) if sums else []
+        values = unpack_as_node(sums[0], gradient.summed) if sums else []
       for place, value in zip(gradient.weights, values, strict=True):
         uses.setdefault(names[place], []).append(value)
     sums = {}

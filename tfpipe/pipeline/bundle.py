@@ -1,10 +1,4 @@
-"""Many tensors that go the same way as one.
-
-A stage keeps hundreds of tensors of a micro-batch, and has as many weights. One by one
-they would make the graph of a step as large as the network, for every action. So they
-are packed into one value, a variant that refers to them: nothing is copied. It stays on
-its device.
-"""
+"""Values of a cell that its calls hand on as one packed value."""
 
 from __future__ import annotations
 
@@ -12,13 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tfpipe.lazy import tf
-
 Wire: TypeAlias = tuple[str | int, ...]
 """Name of a value; see `cell_function`."""
-_MOST = 16
-# TensorFlow notes the types of all tensors of a value for each of them, and again for
-# each use: of hundreds at once, that takes seconds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,36 +24,3 @@ class Bundle:
 def bundles(wires: Sequence[Wire]) -> list[Bundle]:
   """Bundles values: as one, or none if there are none."""
   return [Bundle(tuple(wires))] if wires else []
-
-
-def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Makes one value of some tensors."""
-  parts = list(tensors)
-  while len(parts) > _MOST:
-    parts = [_pack(parts[i : i + _MOST]) for i in range(0, len(parts), _MOST)]
-  return _pack(parts)
-
-
-def unpack(packed: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-  """Gives the tensors of which a value was made, of these shapes and dtypes."""
-  levels = [list(specs)]
-  while len(levels[-1]) > _MOST:
-    levels.append([tf.TensorSpec([], tf.variant)] * -(-len(levels[-1]) // _MOST))
-  parts = [packed]
-  for level in levels[::-1]:
-    chunks = [level[i : i + _MOST] for i in range(0, len(level), _MOST)]
-    pairs = zip(parts, chunks, strict=True)
-    parts = [tensor for part, own in pairs for tensor in _unpack(part, own)]
-  return parts
-
-
-def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  return tf.raw_ops.OptionalFromValue(components=tensors)
-
-
-def _unpack(packed: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-  return tf.raw_ops.OptionalGetValue(
-    optional=packed,
-    output_types=[spec.dtype for spec in specs],
-    output_shapes=[spec.shape for spec in specs],
-  )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.bundle import Bundle, Wire, pack, unpack
+from tfpipe.packed import pack, unpack
+from tfpipe.pipeline.bundle import Bundle, Wire
 from tfpipe.pipeline.call import Call, call
 from tfpipe.traced import Function, trace
 

@@ -140,7 +140,7 @@ class Pipeline:
       measure = False
       if measure_every:
         measure = (self.step.read_value() + 1) % measure_every == 0
-      update = learner.apply(result.gradient_sums, weight, measure)
+      update = learner.apply(result.gradient_sums, weight, measure, packed=True)
       moves = usable & tf.logical_not(update["skipped"])
       self._move(result.moments, builder.moment_decays(), moves)
       with tf.control_dependencies(marks.taken() if marks else []):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.bundle import pack, unpack
+from tfpipe.packed import pack, unpack
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.structure import is_differentiable
 

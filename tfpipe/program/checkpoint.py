@@ -155,6 +155,12 @@ def paths(folder: pathlib.Path) -> list[pathlib.Path]:
   return sorted((folder / name for name in names if _NAME.fullmatch(name)), key=_step)
 
 
+def saved(folder: pathlib.Path) -> str:
+  """Says what has been saved in a folder."""
+  found = paths(folder)
+  return f"saved is step {_step(found[-1])}" if found else "nothing is saved yet"
+
+
 def load(path: pathlib.Path) -> Checkpoint:
   """Reads a checkpoint and checks every entry's checksum.
 

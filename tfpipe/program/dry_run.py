@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 
 from tfpipe.program.evaluate import means
+from tfpipe.program.guard import Guard
 from tfpipe.program.report import line, show
 from tfpipe.program.run import Run
 from tfpipe.program.saver import Saver
 
 
 def dry_run(run: Run, folder: pathlib.Path, *, evaluates: bool) -> None:
-  """Evaluates one batch and runs one step, if there are any; writes nothing.
+  """Evaluates one batch and runs one step, guarded as in training; writes nothing.
 
   Args:
     run: what would be trained.
@@ -21,26 +22,37 @@ def dry_run(run: Run, folder: pathlib.Path, *, evaluates: bool) -> None:
   Raises:
     ValueError: there is no space for a checkpoint, or a layer, the learner or an input
       does not do what it should.
-    FloatingPointError: the loss or a gradient is not finite.
+    FloatingPointError: the loss or a gradient is not finite, and the Params say stop.
+    StepError: a layer or the input has failed.
   """
-  if evaluates and run.eval_input is not None:
+  with Guard(run) as guard:
+    if evaluates and run.eval_input is not None:
+      _evaluate(run, guard)
+    _step(run, guard, folder)
+
+
+def _evaluate(run: Run, guard: Guard) -> None:
+  assert run.eval_input is not None
+  function = run.eval_function()
+  with guard.limit("evaluating one batch"):
     batch = next(iter(run.eval_input.dataset()))
-    show("eval of one batch: " + line(means(run.eval_function()(batch))))
+    show("eval of one batch: " + line(means(function(batch))))
+
+
+def _step(run: Run, guard: Guard, folder: pathlib.Path) -> None:
   last = run.params.train.max_steps
   Saver(run, folder).check_space()
   if run.step >= last:
     show(f"nothing to train: step {run.step} is not below max_steps={last}")
     return
-  batch = next(iter(run.input.dataset(start_step=run.step)), None)
+  step, function = run.step + 1, guard.building()
+  batch = guard.batch(iter(run.batches()), step)
   if batch is None:
     show(f"nothing to train: the training data ends after step {run.step}")
     return
-  outputs = run.train_function()(batch)
-  update = {name: value.numpy() for name, value in outputs["update"].items()}
-  run.learner.check(update)
-  if not outputs["finite"]:
-    raise FloatingPointError(f"step {run.step}: its loss or a moment is not finite")
+  outputs = guard.step(step, function, batch)
+  guard.check(step, batch, outputs)
   values = means(outputs["metrics"])
-  values["grad_norm"] = float(update["grad_norm"])
-  show(line({"step": f"{run.step}/{last}", **values}))
+  values["grad_norm"] = float(outputs["update"]["grad_norm"])
+  show(line({"step": f"{step}/{last}", **values}))
   show("dry run: this step has been tried in memory; nothing was written")

@@ -20,6 +20,7 @@ from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import micro_batch, mixed_precision
 from tfpipe.pipeline.predictor import Predictor, check_predicts
+from tfpipe.program import stop
 from tfpipe.program.run import Run, tensor_specs
 
 _TOLERANCE = 1e-5
@@ -86,7 +87,26 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   loss = _check_metrics(run, network, batch)
   serve = _function(network, batch)
   fed = {name: batch[name] for name in network.fields}
-  aside = folder / "export" / f"{run.step}.partial"
+  with stop.held():
+    _publish(path, serve, weights, fed)
+    stop.at(f"exporting; {path} is complete")
+  given = ", ".join(_text(name, fed[name]) for name in fed)
+  made = ", ".join(_text(*item) for item in serve.structured_outputs.items())
+  return [
+    f"exported {path}: {given} -> {made}",
+    f"checked on {len(next(iter(batch.values())))} examples: loss {loss:.5g}, as in "
+    "evaluation; the saved file gives the same outputs",
+  ]
+
+
+def _publish(
+  path: pathlib.Path,
+  serve: Any,
+  weights: Mapping[str, tf.Variable],
+  fed: Mapping[str, tf.Tensor],
+) -> None:
+  """Writes the SavedModel aside, and renames it when it has been checked."""
+  aside = path.with_name(f"{path.name}.partial")
   shutil.rmtree(aside, ignore_errors=True)
   try:
     _write(serve, weights, aside)
@@ -98,13 +118,6 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
     shutil.rmtree(aside, ignore_errors=True)
     raise ValueError(f"{aside} could not be written: {error}") from error
   aside.rename(path)
-  given = ", ".join(_text(name, fed[name]) for name in fed)
-  made = ", ".join(_text(*item) for item in serve.structured_outputs.items())
-  return [
-    f"exported {path}: {given} -> {made}",
-    f"checked on {len(next(iter(batch.values())))} examples: loss {loss:.5g}, as in "
-    "evaluation; the saved file gives the same outputs",
-  ]
 
 
 def _whole_batch(source: Input) -> Mapping[str, tf.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,10 @@ class Guard:
   ) -> None:
     self._watchdog.__exit__(kind, error, frames)
 
+  def limit(self, what: str) -> contextlib.AbstractContextManager[None]:
+    """Limits the time of what is no step, as that of steps."""
+    return self._watchdog.limit(what)
+
   def building(self) -> Any:
     """Traces the training step.
 
@@ -108,8 +113,9 @@ class Guard:
         return outputs
     except tf.errors.OpError as error:
       place, cause = self._places.of_error(str(error)), error
-      if not place:
-        place, cause = self._failing(step, batch) or ("the step", error)
+      # What was cancelled has not failed: something else has.
+      if not place or isinstance(error, tf.errors.CancelledError):
+        place, cause = self._failing(step, batch) or (place or "the step", error)
       raise StepError(f"step {step}: {place}: {short(cause)}") from cause
 
   def check(self, step: int, batch: Batch, outputs: Mapping) -> None:

@@ -6,7 +6,11 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import time
 from collections.abc import Iterator
+
+# Whoever looks whether a folder is held, holds it himself for an instant.
+_TRIES, _PAUSE_SECS = 10, 0.05
 
 
 @contextlib.contextmanager
@@ -18,12 +22,32 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
   """
   descriptor = os.open(folder, os.O_RDONLY)
   try:
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not any(_take(descriptor, fcntl.LOCK_EX, number) for number in range(_TRIES)):
       raise ValueError(
         f"--logdir={folder}: another process is training there; choose another folder"
-      ) from error
+      )
     yield
   finally:
     os.close(descriptor)
+
+
+def is_held(folder: pathlib.Path) -> bool:
+  """Says whether a process trains in a folder; it need not be there."""
+  try:
+    descriptor = os.open(folder, os.O_RDONLY)
+  except FileNotFoundError:
+    return False
+  try:
+    return not _take(descriptor, fcntl.LOCK_SH)
+  finally:
+    os.close(descriptor)
+
+
+def _take(descriptor: int, kind: int, number: int = 0) -> bool:
+  if number:
+    time.sleep(_PAUSE_SECS)
+  try:
+    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from tfpipe.params import InstantiableParams, Params
+from tfpipe.params import Params
 from tfpipe.spelling import nearest
 
 MODES = {
@@ -39,6 +39,8 @@ _ONLY: dict[str, tuple[str, ...]] = {
   "search": ("plan",),
   "inspect": ("inspect",),
 }
+# Params that are of no use where nothing is evaluated.
+_EVALUATING = ("train.eval_interval_steps", "train.keep_best")
 _INSPECTS = ("params", "changed", "variables", "schedule")
 
 
@@ -101,13 +103,42 @@ def check_logdir(mode: str, logdir: str | None) -> None:
     raise ValueError(f"--logdir={logdir}: {found} is not writable")
 
 
-def inputs(mode: str, params: Params) -> list[InstantiableParams]:
-  """Gives the Params of the inputs that a mode reads."""
-  tested = [] if params.eval_input is None else [params.eval_input]
+def inputs(mode: str, params: Params) -> list[str]:
+  """Gives the names of the inputs that a mode reads."""
+  tested = [] if params.eval_input is None else ["eval_input"]
   if mode == "export":
-    return tested or [params.input]
-  trained = [params.input] if mode in TRAINING else []
+    return tested or ["input"]
+  trained = ["input"] if mode in TRAINING else []
   return [*trained, *(tested if mode in ("train_and_eval", "eval") else [])]
+
+
+def without_effect(mode: str, params: Params, changes: Iterable[str]) -> str:
+  """Finds what asks for evaluations in a mode that makes none.
+
+  Args:
+    mode: value of --mode.
+    params: of the run.
+    changes: what the flags set, as `key.path=value`.
+
+  Returns:
+    what of the experiment's own has no effect; empty if nothing.
+
+  Raises:
+    ValueError: a flag sets it.
+  """
+  if mode != "train":
+    return ""
+  given = {change.partition("=")[0].strip() for change in changes}
+  found = {name: params.Get(name) for name in _EVALUATING}
+  found = {name: value for name, value in found.items() if value}
+  for name, value in found.items():
+    if name in given:
+      raise ValueError(
+        f"{name}={value!r} has no effect with --mode=train, which does not evaluate; "
+        "it is for --mode=train_and_eval"
+      )
+  texts = [f"{name}={value!r}" for name, value in found.items()]
+  return f"no evaluation with --mode=train: without {', '.join(texts)}" if texts else ""
 
 
 def given(flags: Any) -> set[str]:

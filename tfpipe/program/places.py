@@ -67,17 +67,16 @@ class Places:
     return f"{self.layer(int(match[1]))}, {match[2]}" if match else ""
 
 
-def refusal(error: BaseException) -> str:
-  """Says why a run is refused; of what a layer's FProp has raised, where."""
-  text = str(error.args[0] if isinstance(error, LookupError) else error)
+def in_fprop(error: BaseException) -> str:
+  """Begins a message with layer and line of the FProp that raised, if one did."""
   notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
   name = next((note[1] for note in notes if note), "")
   frames = traceback.extract_tb(error.__traceback__)
   lines = [frame for frame in frames if frame.name == "FProp"]
   if not name or not lines:
-    return text
-  where = f"{pathlib.PurePath(lines[-1].filename).name}, line {lines[-1].lineno}"
-  return f"layer {name!r} ({where}): {text}"
+    return ""
+  file = pathlib.PurePath(lines[-1].filename).name
+  return f"layer {name!r} ({file}, line {lines[-1].lineno}): "
 
 
 def short(error: BaseException) -> str:

@@ -198,7 +198,7 @@ class _Subject:
         gradients[name] = tf.fill(weight.shape, 1e-3)
 
     def update() -> tf.Tensor:
-      self._learner.apply(gradients, tf.ones([]), measure=False)
+      self._learner.apply(gradients, tf.ones([]), measure=False, packed=True)
       return self._learner.state()[STEP].read_value()
 
     return tf.function(update, autograph=False).get_concrete_function()
@@ -307,7 +307,7 @@ def update_and_end(
   if share < 1:
     update = max(0.0, whole - update_secs([cut])) / (1 - share)
   update = min(update, after / share)
-  return update, after - share * update
+  return update, max(0.0, after - share * update)  # not -0.0 by rounding
 
 
 def update_secs(copies: Sequence[_Subject]) -> float:

@@ -89,15 +89,17 @@ class MetricsFile:
     with self._path.open("a") as file:
       file.write(json.dumps(record, allow_nan=False) + "\n")
 
-  def losses(self) -> dict[str, list[tuple[int, float]]]:
-    """Reads the losses written so far, by kind: steps and values."""
-    return self.curves().get("loss", {})
-
   def curves(self) -> Curves:
-    """Reads what has been written so far; of a step that was repeated the last."""
+    """Reads what has been written so far; of a step that was repeated the last.
+
+    A last line without an end is left out: it is being written, or was when its run was
+    killed.
+    """
     found: dict[str, dict[str, dict[int, float]]] = {}
     if self._path.exists():
-      for text in self._path.read_text().splitlines():
+      for text in self._path.read_text().splitlines(keepends=True):
+        if not text.endswith("\n"):
+          break
         record = json.loads(text)
         kind, step = record.pop("kind"), record.pop("step")
         for name, value in record.items():

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from tfpipe.program import stop
 from tfpipe.program.modes import TRAINING
 from tfpipe.program.report import show
 
@@ -25,7 +26,8 @@ HUNG = 75
 _TRAINER = (sys.executable, "-m", "tfpipe.trainer")
 _SUPERVISOR = "TFPIPE_SUPERVISOR"
 """Variable of the environment that tells a trainer the process that restarts it."""
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+_FORWARDED = (*_STOPS, signal.SIGHUP)
 
 
 def supervise(arguments: Sequence[str], max_restarts: int) -> int:
@@ -49,6 +51,10 @@ def supervise(arguments: Sequence[str], max_restarts: int) -> int:
       code = child.run(command)
     if _is_crash(code) and not child.stopped:
       show(f"given up after {number} restarts: the trainer {_ended(code)}")
+    if child.stopped and -code in _STOPS:
+      # It came before the trainer could hear it.
+      show(f"stopped by {signal.Signals(-code).name} while starting; nothing is lost")
+      return 0
   return 128 - code if code < 0 else code
 
 
@@ -93,6 +99,7 @@ class _Child:
     for number in _FORWARDED:
       if signal.getsignal(number) is not signal.SIG_IGN:
         self._before[number] = signal.signal(number, self._forward)
+    stop.hand_over()
     return self
 
   def __exit__(self, *_: object) -> None:

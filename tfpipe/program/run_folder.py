@@ -8,9 +8,17 @@ from tfpipe import layer_table, plan_text, registry
 from tfpipe import plan as plan_lib
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import report
+from tfpipe.program import checkpoint, report
 from tfpipe.program.versions import versions
 from tfpipe.schedule import text
+
+_ENDED = "ended.txt"
+_FILES = (
+  *("params.txt", "changes.txt", "plan.txt", "schedule.csv", "versions.txt", _ENDED),
+  *("metrics.jsonl", "report.html", checkpoint.BEST, checkpoint.PARTIAL),
+  *("comparison.json", "timeline.json", "trace.json"),
+)
+_FOLDERS = ("train", "eval", "export")
 
 
 def write(folder: pathlib.Path, params: Params, plan: Plan) -> None:
@@ -40,6 +48,39 @@ def write(folder: pathlib.Path, params: Params, plan: Plan) -> None:
     ("versions.txt", "".join(f"{n} : {v}\n" for n, v in versions().items())),
   ):
     (folder / name).write_text(content)
+
+
+def check(folder: pathlib.Path) -> None:
+  """Refuses what lies where a run will write; nothing is touched.
+
+  Raises:
+    ValueError: naming it.
+  """
+  for path in [folder / name for name in _FILES] + checkpoint.paths(folder):
+    if path.is_dir():
+      raise ValueError(f"{path}: this is a folder where a file must be; move it away")
+  for name in _FOLDERS:
+    path = folder / name
+    if path.exists() and not path.is_dir():
+      raise ValueError(f"{path}: this is a file where a folder must be; move it away")
+
+
+def begin(folder: pathlib.Path) -> None:
+  """Takes back that the training in a folder has ended."""
+  (folder / _ENDED).unlink(missing_ok=True)
+
+
+def end(folder: pathlib.Path, why: str) -> None:
+  """Records that the training has ended before its last step, and will not go on."""
+  (folder / _ENDED).write_text(f"{why}\n")
+
+
+def ended(folder: pathlib.Path) -> str:
+  """Gives why the training has ended before its last step; empty if it has not."""
+  try:
+    return (folder / _ENDED).read_text().strip()
+  except FileNotFoundError:
+    return ""
 
 
 def _plan(params: Params, changes: str, plan: Plan) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from tfpipe.program import checkpoint as checkpoint_lib
-from tfpipe.program import metrics_cut, run_page
+from tfpipe.program import metrics_cut, run_folder, run_page
+from tfpipe.program import stop as stop_lib
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.guard import Guard
 from tfpipe.program.monitor import Monitor
@@ -100,9 +102,22 @@ class Trainer:
       StepError: a layer or the input has failed.
       OSError: a file could not be written; what was saved before is whole.
     """
+    run_folder.begin(self._logdir)
+    try:
+      ended = self._train()
+    except FloatingPointError as error:
+      with contextlib.suppress(OSError):
+        run_folder.end(self._logdir, f"stopped: {error}")
+      raise
+    if ended:
+      run_folder.end(self._logdir, ended)
+
+  def _train(self) -> str:
+    """Does what `train` does; says what has ended it before the last step."""
     run, p = self._run, self._p
-    step = run.step
+    step, ended = run.step, ""
     metrics_cut.cut(self._logdir / "metrics.jsonl", step)
+    stop_lib.at("building the step")
     if step >= p.max_steps:
       show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
     else:
@@ -116,7 +131,8 @@ class Trainer:
         while step < p.max_steps and not stop.name:
           batch = self._guard.batch(self._batches, step + 1)
           if batch is None:
-            show(f"the training data ended after step {step}")
+            ended = f"the training data ended after step {step}"
+            show(ended)
             break
           step += 1
           if step - 1 == self._first_step:
@@ -145,8 +161,11 @@ class Trainer:
         self.evaluate()
         if trained:
           self._write_page()
+      stop_lib.at("ending")
     if stop.name:
-      show(f"stopped by {stop.name} after step {step}; the same command continues")
+      ended = f"stopped by {stop.name} after step {step}; the same command continues"
+      show(ended)
+    return ended
 
   def _step(self, function: Any, step: int, batch: Any) -> Mapping[str, Any]:
     """Runs a step, and measures it if it is to be."""
@@ -164,7 +183,7 @@ class Trainer:
     """Makes the evaluation that a run killed after its last save did not come to."""
     interval = self._p.eval_interval_steps
     due = interval and step and step % interval == 0 and step < self._p.max_steps
-    if due and step not in dict(self._metrics.losses().get("eval", ())):
+    if due and not self.is_evaluated(step):
       self.evaluate()
 
   def _write_page(self) -> None:
@@ -184,17 +203,25 @@ class Trainer:
     if not self._evaluates:
       return
     if self._eval_function is None:
+      stop_lib.at(f"building the evaluation of step {self._run.step}")
       self._eval_function = self._run.eval_function()
+    stop_lib.at(f"evaluating step {self._run.step}")
     values = evaluate(self._run, self._eval_function, self._stop)
     if values is None:  # the same command makes it when it continues
       return
     self._evaluated = values
     step = self._run.step
     # The record comes last: it says that nothing of this evaluation is left to do.
-    self._saver.save_if_best(values)
-    self._metrics.write("eval", step, values)
-    self._monitor.write("eval", step, values)
-    show("eval " + line({"step": step, **values}))
+    with stop_lib.held():
+      self._saver.save_if_best(values)
+      self._metrics.write("eval", step, values)
+      self._monitor.write("eval", step, values)
+      show("eval " + line({"step": step, **values}))
+
+  def is_evaluated(self, step: int) -> bool:
+    """Says whether the folder has an evaluation of a step."""
+    curves = self._metrics.curves().values()
+    return any(step in dict(kinds.get("eval", ())) for kinds in curves)
 
   def _log(self, step: int, outputs: Mapping[str, Any], progress: Progress) -> None:
     values = means(outputs["metrics"])

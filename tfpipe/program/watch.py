@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from tfpipe import params_text
-from tfpipe.program import checkpoint
+from tfpipe.program import checkpoint, run_folder, stop
+from tfpipe.program.lock import is_held
 from tfpipe.program.report import show
 from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
@@ -21,9 +22,10 @@ def watch(
   folder: pathlib.Path,
   wait: Callable[[], None] = lambda: time.sleep(_POLL_SECS),
 ) -> None:
-  """Evaluates until the training's last step has been.
+  """Evaluates until the training's last step has been, or it has ended before.
 
-  Checkpoints that another has followed meanwhile are left out.
+  Checkpoints that another has followed meanwhile are left out, and steps that have been
+  evaluated before. A training that was killed may go on: it is waited for.
 
   Args:
     run: what is evaluated.
@@ -36,18 +38,28 @@ def watch(
   """
   show(f"watching {folder}")
   seen: list[pathlib.Path] = []
-  evaluated = -1
+  evaluated, alone = -1, False
   while True:
+    # Before the checkpoints: what ends has saved its last one.
+    trains = is_held(folder)
+    why = "" if trains else run_folder.ended(folder)
     found = checkpoint.paths(folder)
     if found[-1:] != seen[-1:] and _restore(run, folder, found):
       seen = found
       if run.step != evaluated:  # else a damaged one has followed
-        trainer.evaluate()
+        _evaluate(trainer, run.step)
         evaluated = run.step
-      last = max_steps(folder)
-      if last is not None and run.step >= last:
-        show(f"evaluated the last step of the training, {last}")
-        return
+    last = max_steps(folder)
+    if seen and last is not None and run.step >= last:
+      show(f"evaluated the last step of the training, {last}")
+      return
+    if why and found[-1:] == seen[-1:]:
+      show(f"the training has ended before its last step: {why}")
+      return
+    if not (trains or alone):
+      show(f"no process trains in {folder}: waiting for one; SIGINT (Ctrl-C) ends this")
+    alone = not trains
+    stop.at(f"watching {folder}")
     wait()
 
 
@@ -59,6 +71,13 @@ def max_steps(folder: pathlib.Path) -> int | None:
     return int(entries["train.max_steps"])
   except (OSError, KeyError, ValueError):  # it is just being written
     return None
+
+
+def _evaluate(trainer: Trainer, step: int) -> None:
+  if trainer.is_evaluated(step):
+    show(f"step {step} has been evaluated before")
+  else:
+    trainer.evaluate()
 
 
 def _restore(run: Run, folder: pathlib.Path, found: list[pathlib.Path]) -> bool:

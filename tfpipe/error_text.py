@@ -1,0 +1,45 @@
+"""What an error says, for people: of a file which, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+_FREE = "", "remove what is not needed"
+_MINE = "this may not be read or written", "change its permissions, or name another"
+# What is wrong (empty: as the system says it), and what to do.
+_TEXTS = {
+  errno.EISDIR: ("this is a folder where a file must be", "move it away"),
+  errno.ENOTDIR: ("a file is where a folder must be", "move it away"),
+  errno.EEXIST: ("something else of this name is there", "move it away"),
+  errno.ENOTEMPTY: ("this is a folder where a file must be", "move it away"),
+  errno.ENOENT: ("there is no such file or folder", "make it, or name another"),
+  errno.EACCES: _MINE,
+  errno.EPERM: _MINE,
+  errno.EROFS: ("this can only be read", "name a folder that can be written"),
+  errno.ENOSPC: _FREE,
+  errno.EDQUOT: _FREE,
+  errno.ENAMETOOLONG: ("the name is too long", "give a shorter one"),
+  errno.ELOOP: ("its links lead in a circle", "name another"),
+  errno.EMFILE: ("too many files are open", "raise `ulimit -n`"),
+  errno.EIO: ("the disk cannot read or write it", "see whether the disk is sound"),
+}
+
+
+def of(error: BaseException, where: object = "") -> str:
+  """Gives the message of an error, without what only programmers need.
+
+  Args:
+    error: its own words are kept, unless they are those of the operating system.
+    where: the file or folder, if the error is of one and does not name it.
+  """
+  if isinstance(error, LookupError) and error.args:
+    return str(error.args[0])
+  if not isinstance(error, OSError) or error.errno is None:
+    return str(error)
+  file = error.filename2 or error.filename or where
+  why = error.strerror or str(error)
+  if error.errno in _TEXTS:
+    system, (what, advice) = os.strerror(error.errno), _TEXTS[error.errno]
+    why = f"{what if what and why == system else why}; {advice}"
+  return f"{file}: {why}" if file else why

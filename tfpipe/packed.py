@@ -1,0 +1,87 @@
+"""Many tensors that go the same way as one.
+
+One by one, the hundreds of weights and kept activations of a stage would make the graph
+of a step as large as the network, for every action. So they are packed into one value,
+a variant that refers to them: nothing is copied. It stays on its device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tfpipe.lazy import tf
+from tfpipe.traced import Function, call, specs, trace
+
+_MOST = 16
+# TensorFlow notes the types of all tensors of a value for each of them, and again for
+# each use: of hundreds at once, that takes seconds.
+
+
+def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Makes one value of some tensors."""
+  parts = list(tensors)
+  while len(parts) > _MOST:
+    parts = [_pack(parts[i : i + _MOST]) for i in range(0, len(parts), _MOST)]
+  return _pack(parts)
+
+
+def unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+  """Gives the tensors of which a value was made, of these shapes and dtypes."""
+  levels = [list(own)]
+  while len(levels[-1]) > _MOST:
+    levels.append([tf.TensorSpec([], tf.variant)] * -(-len(levels[-1]) // _MOST))
+  parts = [packed]
+  for level in levels[::-1]:
+    chunks = [level[i : i + _MOST] for i in range(0, len(level), _MOST)]
+    pairs = zip(parts, chunks, strict=True)
+    parts = [tensor for part, chunk in pairs for tensor in _unpack(part, chunk)]
+  return parts
+
+
+def pack_as_node(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Like `pack`, by one node, however many tensors there are."""
+  if len(tensors) <= _MOST:
+    return _pack(tensors)
+  return call(_packer(tuple(specs(tensors))), tensors)[0]
+
+
+def unpack_as_node(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+  """Like `unpack`, by one node, however many tensors there are."""
+  if len(own) <= _MOST:
+    return _unpack(packed, own)
+  return call(_unpacker(tuple(own)), [packed])
+
+
+def pack_handles(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+  """Gives the handles of variables of one device as one value, made here and now.
+
+  A step would have as many arguments as there are variables, each with a node of its
+  own. Code that is compiled as a whole knows no such values.
+  """
+  with tf.init_scope(), tf.device(variables[0].device):
+    return [pack([variable.handle for variable in variables])]
+
+
+@functools.lru_cache(maxsize=128)
+def _packer(own: tuple[tf.TensorSpec, ...]) -> Function:
+  with tf.init_scope():  # kept beyond the graph under construction
+    return trace(lambda *tensors: [pack(tensors)], own)
+
+
+@functools.lru_cache(maxsize=128)
+def _unpacker(own: tuple[tf.TensorSpec, ...]) -> Function:
+  with tf.init_scope():
+    return trace(lambda packed: unpack(packed, own), [tf.TensorSpec([], tf.variant)])
+
+
+def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  return tf.raw_ops.OptionalFromValue(components=tensors)
+
+
+def _unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+  return tf.raw_ops.OptionalGetValue(
+    optional=packed,
+    output_types=[spec.dtype for spec in own],
+    output_shapes=[spec.shape for spec in own],
+  )
