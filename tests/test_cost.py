@@ -45,6 +45,21 @@ def test_flattening_is_in_order_with_sorted_keys_and_without_none() -> None:
 def test_flattening_names_what_is_no_structure() -> None:
   with pytest.raises(TypeError, match=r"out_shapes\.x\[1\] is a int, expected Array"):
     flatten({"x": (None, 3)})
+  with pytest.raises(TypeError, match=r"out_shapes\[1\] is a object, expected Array"):
+    flatten((ArraySpec((2,)), object()))
+
+
+def test_python_values_cross_a_border_without_bytes() -> None:
+  values = {"times": 3, "rate": 0.5, "on": True, "kind": "relu", "raw": b"x", "c": 1j}
+  border = (ArraySpec((2, 3)), NestedMap(values, level=pytest.ExitCode.OK))
+  assert flatten(border) == [border[0]]
+  assert dataclasses.replace(COST, out_shapes=border).border_bytes == 24
+  assert in_dtype(border, "bfloat16") == (ArraySpec((2, 3), "bfloat16"), border[1])
+
+
+def test_a_shape_is_no_border() -> None:
+  with pytest.raises(TypeError, match=r"out_shapes\[0\] is a int, expected ArraySpec"):
+    dataclasses.replace(COST, out_shapes=(2, 3))
 
 
 def test_the_border_holds_all_arrays() -> None:

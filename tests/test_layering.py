@@ -44,6 +44,7 @@ BASE = {
   "simulate",
   "spelling",
   "text_files",
+  "tied_weights",
   "timeline",
   "timeline_compare",
   "timeline_files",

@@ -123,6 +123,73 @@ def test_a_tied_weight_belongs_to_its_owner_and_has_a_sum_at_each_use():
   assert second.tied == {"a": 40}
 
 
+@pytest.mark.parametrize(
+  ("tied_to", "weights", "message"),
+  [
+    ("aa/w", 10, r"^b/w is tied to 'aa/w', which no layer has; did you mean 'a/w'\?$"),
+    ("a/v", 10, r"^b/w is tied to 'a/v', which no layer has; did you mean 'a/w'\?$"),
+    ("b/w", 10, r"^b/w is tied to 'b/w', which no layer has; did you mean 'a/w'\?$"),
+    ("w", 10, r"^b/w is tied to 'w', which no layer has"),
+    ("a/w", 9, r"^b/w of shape \(9,\) is tied to a/w of shape \(10,\)$"),
+  ],
+)
+def test_a_tied_weight_that_is_not_there_or_does_not_fit_is_refused(
+  tied_to, weights, message
+):
+  tied = Priced.Params().Set(name="b", weights=weights, tied_to=tied_to)
+  owner = Priced.Params().Set(name="a", weights=10)
+  with pytest.raises(ValueError, match=message):
+    Network(params(layers=[owner, tied, *layers()]))
+
+
+def raises(error):
+  def raising(*_):
+    raise error
+
+  return raising
+
+
+@pytest.mark.parametrize(
+  ("ask", "message"),
+  [
+    (
+      lambda cls, p, x: x,
+      r"^layer 'b': Mine\.FPropMeta returned ArraySpec\(.*: must b",
+    ),
+    (
+      lambda cls, p, x: None,
+      r"^layer 'b': Mine\.FPropMeta returned None: must be a Lay",
+    ),
+    (
+      lambda cls, p, x: cls.Cost(p, x.shap),
+      r"^layer 'b', Mine\.FPropMeta, test_networ",
+    ),
+    (
+      lambda cls, p, x: cls.Cost(p, x.shape),
+      r"py:\d+: TypeError: out_shapes\[0\] is a",
+    ),
+    (
+      raises(KeyError("z")),
+      r"^layer 'b', Mine\.FPropMeta, test_network\.py:\d+: KeyErro",
+    ),
+    (raises(ValueError("bound 3 passed")), r"^layer 'b': bound 3 passed$"),
+    (raises(ValueError("b.x=3: too wide")), r"^b\.x=3: too wide$"),
+  ],
+)
+def test_a_layer_that_does_not_give_its_cost_is_named(ask, message):
+  mine = type("Mine", (Priced,), {"FPropMeta": classmethod(ask)})
+  entry = Priced.Params().Set(name="a")
+  network = Network(params(layers=[entry, mine.Params().Set(name="b"), *layers()]))
+  with pytest.raises(ValueError, match=message):
+    network.costs(1)
+
+
+def test_a_mistake_in_the_layers_of_a_task_is_named_with_its_line():
+  message = r"^Mine\.Layers\(\), test_network\.py:\d+: KeyError: 'z'$"
+  with pytest.raises(ValueError, match=message):
+    Network(params(1, task=task_class(Layers=raises(KeyError("z")))))
+
+
 def test_layers_with_a_backward_in_one_piece_are_named_wherever_it_is():
   network = Network(params(layers=layers(Priced, Unsplit, Outer)))
   assert network.unsplit == ("layer_1", "layer_2")

@@ -228,6 +228,16 @@ def test_delete_removes_parameters_by_path() -> None:
     p.Delete("task.layers[0]")
 
 
+def test_delete_removes_nothing_if_one_path_is_wrong() -> None:
+  p = make_tree()
+  with pytest.raises(AttributeError, match="no parameter 'nam'; did you mean 'name'"):
+    p.Delete("task.train.lr", "nam")
+  p.task.Freeze()
+  with pytest.raises(TypeError, match=r"cannot delete 'task\.train'"):
+    p.Delete("name", "task.train")
+  assert p == make_tree()
+
+
 def test_contains_and_len_and_dir_see_the_top_level_only() -> None:
   p = make_tree()
   assert "task" in p

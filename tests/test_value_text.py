@@ -6,6 +6,7 @@ import math
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +127,8 @@ def test_nan_is_read_back_as_nan() -> None:
     functools.wraps(relu)(lambda: None),
     pytest,
     [[1, 2], [object()]],
+    np.arange(3),
+    np.float32(0.5),
   ],
 )
 def test_a_value_without_a_text_is_refused(value: Any) -> None:

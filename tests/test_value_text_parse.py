@@ -234,6 +234,21 @@ def test_what_begins_like_a_literal_must_be_one(text: str) -> None:
     read(text, None)
 
 
+@pytest.mark.parametrize("text", ["-" * 9000 + "1", "[" + "~" * 200_000 + "1]"])
+def test_what_is_too_deep_is_refused(text: str) -> None:
+  with pytest.raises(
+    ValueError, match=r"^a\.b: a literal of \d+ characters is too deep"
+  ):
+    read(text, [1])
+
+
+def test_a_key_of_a_dict_is_given_once() -> None:
+  with pytest.raises(ValueError, match=r"^a\.b: the key 'x' is given twice$"):
+    read("{'x': 1, 'y': 2, 'x': 3}", {})
+  with pytest.raises(ValueError, match=r"^a\.b: the key 'x' is given twice$"):
+    read("[{'x': 1, 'x': 1}]", None)
+
+
 # Classes, functions and enums.
 
 

@@ -6,8 +6,9 @@ imported to plan a run.
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,9 @@ _DTYPE_BYTES = {
   "complex64": 8,
   "complex128": 16,
 }
+
+# What may cross a border beside arrays, as it is.
+_CONSTANTS = (bool, int, float, complex, str, bytes, enum.Enum)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ class LayerCost:
     param_bytes: bytes of the weights.
     activation_bytes: what a training forward keeps for its backward, besides the
       weights and its own input.
-    out_shapes: structure (tuple, list, dict, None) of ArraySpec that the layer returns.
+    out_shapes: structure (tuple, list, dict, None) of ArraySpec that the layer returns,
+      with its Python values, if any, in their places.
 
   Raises ValueError, naming the layer and the field, for numbers below 0 and for more
   matmul_flops than flops; TypeError for anything else in `out_shapes`.
@@ -136,35 +141,45 @@ def total(costs: Sequence[LayerCost], name: str = "total") -> LayerCost:
 
 
 def flatten(structure: Any, path: str = "out_shapes") -> list[ArraySpec]:
-  """Lists the ArraySpecs of a structure: in order, dicts by sorted key, None skipped.
+  """Lists the ArraySpecs of a structure: in order, dicts by sorted key.
 
   Args:
-    structure: tuples, lists and dicts, nested, of ArraySpec and None.
+    structure: tuples, lists and dicts, nested, of ArraySpec and None; and of Python
+      values, which cross a border without bytes. Such a value without any ArraySpec
+      beside it is refused: then it is most likely a shape.
     path: how an error names the structure.
 
   Raises TypeError, naming the place, for anything else.
   """
-  if structure is None:
-    return []
-  if isinstance(structure, ArraySpec):
-    return [structure]
+  leaves = list(_leaves(structure, path))
+  specs = [leaf for _, leaf in leaves if isinstance(leaf, ArraySpec)]
+  legal = (ArraySpec, *_CONSTANTS) if specs else ArraySpec
+  for where, leaf in leaves:
+    if not isinstance(leaf, legal):
+      raise TypeError(
+        f"{where} is a {type(leaf).__name__}, expected ArraySpec, None, tuple, list or "
+        "dict, or beside an ArraySpec a number, text or enum"
+      )
+  return specs
+
+
+def _leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:
+  """Yields all of a structure but None that has nothing inside, with its place."""
   if isinstance(structure, dict):
-    parts = [(f"{path}.{key}", structure[key]) for key in sorted(structure)]
+    for key in sorted(structure):
+      yield from _leaves(structure[key], f"{path}.{key}")
   elif isinstance(structure, (tuple, list)):
-    parts = [(f"{path}[{index}]", part) for index, part in enumerate(structure)]
-  else:
-    raise TypeError(
-      f"{path} is a {type(structure).__name__}, expected ArraySpec, None, tuple, list "
-      "or dict"
-    )
-  return [spec for where, part in parts for spec in flatten(part, where)]
+    for index, part in enumerate(structure):
+      yield from _leaves(part, f"{path}[{index}]")
+  elif structure is not None:
+    yield path, structure
 
 
 def in_dtype(structure: Any, dtype: str) -> Any:
   """Gives a border of layers that compute in a dtype.
 
   Args:
-    structure: tuples, lists and dicts, nested, of ArraySpec and None.
+    structure: tuples, lists and dicts, nested, of ArraySpec, None and Python values.
     dtype: of all float32 arrays but single numbers, which stay as they are.
   """
   if isinstance(structure, ArraySpec):

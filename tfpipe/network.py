@@ -6,13 +6,17 @@ nothing but their names one is asked: deep networks have thousands.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import os
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from tfpipe import model
+from tfpipe import model, tied_weights
 from tfpipe.cost import ArraySpec, LayerCost, in_dtype
 from tfpipe.memory import LayerState
 from tfpipe.nested_map import NestedMap
@@ -40,18 +44,24 @@ class Network:
     self._params = p
     self._task = p.task.Instantiate()
     learner = p.task.learner.Instantiate()
-    self._layers = self._task.Layers()
+    with _named(f"{type(self._task).__name__}.Layers()"):
+      self._layers = self._task.Layers()
     _check_layers(self._task, self._layers)
     _check_field_names(self._task, "INPUT_FIELDS", least=1)
     self.names = tuple(layer.name for layer in self._layers)
     self._keys = [_key(layer) for layer in self._layers]
     self._costs: dict[tuple[str, int], tuple[LayerCost, ...]] = {}
     states: dict[Any, tuple[LayerState, bool]] = {}
+    weights: dict[Any, Mapping[str, Any]] = {}
     for key, layer in zip(self._keys, self._layers, strict=True):
       if key not in states:
         # Instantiating checks the Params, which FPropMeta takes for granted.
         made = layer.Instantiate()
+        weights[key] = made.weights()
         states[key] = _state(made, learner), _splits(made)
+    tied_weights.check(
+      {name: weights[key] for name, key in zip(self.names, self._keys, strict=True)}
+    )
     self.states = tuple(states[key][0] for key in self._keys)
     self.states = (
       dataclasses.replace(
@@ -158,7 +168,7 @@ class Network:
           _check_fields(f"layer {layer.name!r}", layer.cls.SIDE_INPUTS, micro_batch)
           side = {name: micro_batch[name] for name in layer.cls.SIDE_INPUTS}
           args = (*args, NestedMap(side))
-        cost = layer.cls.FPropMeta(layer, *args)
+        cost = _cost(layer, args)
         border = in_dtype(cost.out_shapes, dtype)
         known[key] = dataclasses.replace(cost, out_shapes=border)
       costs.append(dataclasses.replace(known[key], name=layer.name))
@@ -169,6 +179,41 @@ class Network:
         "them"
       )
     return tuple(costs)
+
+
+def _cost(layer: Params, args: Sequence[Any]) -> LayerCost:
+  """Asks a layer for its cost; what it refuses names it."""
+  try:
+    with _named(f"layer {layer.name!r}, {layer.cls.__name__}.FPropMeta"):
+      cost = layer.cls.FPropMeta(layer, *args)
+  except ValueError as error:
+    if re.search(rf"\b{re.escape(layer.name)}\b", str(error)):
+      raise
+    raise ValueError(f"layer {layer.name!r}: {error}") from error
+  if not isinstance(cost, LayerCost):
+    raise ValueError(
+      f"layer {layer.name!r}: {layer.cls.__name__}.FPropMeta returned {cost!r}: must "
+      "be a LayerCost, as Layer.Cost makes"
+    )
+  return cost
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+  """Says in whose code, and on which line of it, there is a mistake.
+
+  What refuses a value by a ValueError names it itself.
+  """
+  try:
+    yield
+  except ValueError:
+    raise
+  except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((f for f in frames if f.filename != __file__), frames[-1])
+    line = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    reason = f"{type(error).__name__}: {error}"
+    raise ValueError(f"{what}, {line}: {reason}") from error
 
 
 def _key(layer: Params) -> tuple:

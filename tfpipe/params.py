@@ -179,6 +179,8 @@ class Params(params_tree.Node):
   def Delete(self, *paths: str) -> Self:
     """Removes parameters by name or path.
 
+    All paths are checked before the first parameter is removed.
+
     Returns:
       self
 
@@ -187,10 +189,11 @@ class Params(params_tree.Node):
       TypeError: this Params, or the one that holds the parameter, is immutable.
     """
     self._check_mutable(f"delete {', '.join(paths)}")
-    for path in paths:
-      owner, name = self._parameter(path)
+    found = [self._parameter(path) for path in paths]
+    for path, (owner, _) in zip(paths, found, strict=True):
       owner._check_mutable(f"delete {path!r}")
-      del owner._fields[name]
+    for owner, name in found:
+      owner._fields.pop(name, None)
     return self
 
   def ParamIsSet(self, path: str) -> bool:

@@ -26,14 +26,20 @@ def trace(body: Body, args: Sequence[tf.TensorSpec], *, xla: bool = False) -> Fu
     return function.get_concrete_function(*args)
 
 
-def call(function: Function, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Adds a call to the graph under construction, whose side effects nothing waits for.
+def call(
+  function: Function, args: Sequence[tf.Tensor], *, changes: bool = False
+) -> list[tf.Tensor]:
+  """Adds a call to the graph under construction.
 
-  TensorFlow puts calls with side effects in one order over all devices. Whoever needs
-  those of this call has to wait for what it gives.
+  Args:
+    function: to be called.
+    args: its arguments.
+    changes: whether it changes variables, and so must run. Calls that do and have no
+      variable among their arguments are put in one order, over all devices.
   """
   function.add_to_graph(tf.compat.v1.get_default_graph())
-  found = tf.raw_ops.PartitionedCall(
+  op = tf.raw_ops.StatefulPartitionedCall if changes else tf.raw_ops.PartitionedCall
+  found = op(
     args=args,
     Tout=[tensor.dtype for tensor in function.outputs],
     f=function,
@@ -48,17 +54,17 @@ def call_one_of(
   otherwise: Function,
   args: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """Adds a call, as `call`, of one of two functions with equal arguments and outputs.
+  """Adds a call of one of two functions that change variables or not.
 
   Args:
     condition: bool scalar; True for `function`.
     function: one of them.
-    otherwise: the other.
+    otherwise: the other, with equal arguments and outputs.
     args: of both.
   """
   for each in (function, otherwise):
     each.add_to_graph(tf.compat.v1.get_default_graph())
-  found = tf.raw_ops.StatelessIf(
+  found = tf.raw_ops.If(
     cond=condition,
     input=args,
     Tout=[tensor.dtype for tensor in function.outputs],

@@ -27,6 +27,7 @@ from tfpipe.program import (
   modes,
   profile,
   quiet,
+  refusal,
   restarts,
   run_folder,
   warm_start,
@@ -37,7 +38,6 @@ from tfpipe.program.dry_run import dry_run
 from tfpipe.program.guard import StepError, failed
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
-from tfpipe.program.places import in_fprop
 from tfpipe.program.planning import show_plan, show_search
 from tfpipe.program.report import differences, first_screen, show
 from tfpipe.program.run import Run
@@ -190,7 +190,10 @@ def model_params(name: str, changes: Sequence[str]) -> Params:
     LookupError: no such experiment.
     ValueError, AttributeError, TypeError: a bad override.
   """
-  params = registry.Get(name)().Model()
+  experiment = registry.Get(name)
+  params = experiment().Model()
+  if not isinstance(params, Params):
+    raise TypeError(f"{experiment.Name()}.Model() must return Params, got {params!r}")
   own = params.name
   seen: dict[str, str] = {}
   for override in changes:
@@ -339,7 +342,7 @@ def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
   except REFUSALS as error:
-    sys.exit(f"error: {in_fprop(error)}{error_text.of(error, FLAGS.logdir)}")
+    sys.exit(f"error: {refusal.text(error, FLAGS.logdir)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
   except StepError as error:

@@ -60,7 +60,8 @@ def _format_reference(value: Any, path: str) -> str:
     found = _resolve(text)
   except ValueError:
     found = _MISSING
-  if found != value:
+  # Arrays are compared item by item.
+  if found is _MISSING or found != value:
     raise TypeError(
       f"{path} holds {value!r}, which has no text form; allowed are None, bool, int, "
       "float, str, list, tuple, dict, Params, enums, and classes and functions that "
@@ -210,6 +211,10 @@ def _evaluate(text: str, path: str) -> Any:
   """Reads a literal as `format_value` writes it."""
   try:
     return _literal(ast.parse(text, mode="eval").body)
+  except (MemoryError, RecursionError):
+    raise ValueError(
+      f"{path}: a literal of {len(text)} characters is too deep"
+    ) from None
   except SyntaxError:
     hint = "; strings in it have quotes" if text.startswith(("[", "(", "{")) else ""
     raise ValueError(f"{path}: {text!r} is not a literal{hint}") from None
@@ -234,8 +239,11 @@ def _literal(node: ast.expr) -> Any:
     case ast.Tuple():
       return tuple(_literal(item) for item in node.elts)
     case ast.Dict(keys=keys) if None not in keys:
-      pairs = zip(keys, node.values, strict=True)
-      return {_literal(key): _literal(value) for key, value in pairs if key}
+      found = [_literal(key) for key in keys if key]
+      twice = next((key for key in found if found.count(key) > 1), _MISSING)
+      if twice is not _MISSING:
+        raise ValueError(f"the key {twice!r} is given twice")
+      return dict(zip(found, map(_literal, node.values), strict=True))
   text = ast.unparse(node)
   reference = text.replace(" ", "")
   if re.fullmatch(r"(type|enum)/[\w.]+/[\w.]+", reference):

@@ -313,3 +313,57 @@ def test_weights_that_a_learner_cannot_train_are_refused_by_name(tf):
 def test_settings_without_meaning_are_refused(settings, error, message):
   with pytest.raises(error, match=message):
     Learner.Params().Set(**settings).Instantiate()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_update_runs_though_nobody_asks_for_what_it_tells(tf, packed):
+  training = Training(tf, TWO, **PLAIN)
+  sums = {name: tf.ones_like(weight) for name, weight in training.weights.items()}
+
+  @tf.function(autograph=False)
+  def step():
+    training.learner.apply(sums, tf.constant(1.0), packed=packed)
+
+  step()
+  np.testing.assert_array_equal(training.weights["a"], [0.5, 1.5])
+  np.testing.assert_array_equal(training.weights["b"], [[2.5]])
+  assert int(training.learner.state()["learner/step"]) == 1
+
+
+def test_what_reads_weights_after_an_update_in_the_same_function_sees_it(tf):
+  training = Training(tf, TWO, **PLAIN)
+  weights = training.weights
+
+  @tf.function(autograph=False)
+  def two_steps():
+    values = []
+    for _ in range(2):
+      sums = {name: 2.0 * weight.read_value() for name, weight in weights.items()}
+      training.learner.apply(sums, tf.constant(2.0))
+      values.append({name: weight.read_value() for name, weight in weights.items()})
+    return values
+
+  # The mean gradient of a weight is itself, and the rate one half.
+  found = two_steps()
+  for value, share in zip(found, (0.5, 0.25), strict=True):
+    np.testing.assert_array_equal(value["a"], [share, 2 * share])
+    np.testing.assert_array_equal(value["b"], [[3 * share]])
+
+
+def test_packed_updates_of_devices_do_not_wait_for_each_other(tf):
+  devices = {name: f"/device:CPU:{place}" for place, name in enumerate(TWO)}
+  training = Training(tf, TWO, devices=devices, packed=True, **PLAIN)
+  sums = {name: tf.TensorSpec(np.shape(value)) for name, value in TWO.items()}
+  graph = training.function.get_concrete_function(sums, tf.TensorSpec([])).graph
+  updates = {
+    op.device[-1]: op
+    for op in graph.get_operations()
+    if op.type == "StatefulPartitionedCall"
+  }
+  assert updates.keys() == {"0", "1"}
+  for device, op in updates.items():
+    before, other = [op], updates["1" if device == "0" else "0"]
+    for own in before:
+      before += [*own.control_inputs, *(tensor.op for tensor in own.inputs)]
+    # Both need the norm of all gradients, from the calls before these.
+    assert other not in before

@@ -44,6 +44,13 @@ def test_layers_and_their_weights_add_no_node(tf, name, remat):
   assert _nodes(tf, layers * 3, **how) == _nodes(tf, layers * 6, **how)
 
 
+def test_hundreds_of_weights_add_no_node(tf):
+  # Up to 16 tensors are one value; of more, values are made of values.
+  how = {"num_micro_batches": 2, "num_partitions": 2}
+  counts = [_nodes(tf, [DENSE] * number, **how) for number in (3, 20, 75)]
+  assert len(set(counts)) == 1
+
+
 @pytest.mark.parametrize("remat", ["none", "cell"])
 def test_a_micro_batch_adds_a_fixed_number_of_nodes_whatever_the_layers(tf, remat):
   def per_micro_batch(layers):

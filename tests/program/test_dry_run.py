@@ -88,6 +88,19 @@ def test_a_disk_without_space_for_a_checkpoint_is_found(tf, tmp_path, monkeypatc
   assert not list(tmp_path.iterdir())
 
 
+def test_shapes_that_tensorflow_refuses_are_named_by_layer_and_line(
+  tf, tmp_path, monkeypatch
+):
+  def FProp(self, theta, *inputs):
+    return tf.matmul(theta.w, theta.w)
+
+  line = FProp.__code__.co_firstlineno + 1
+  monkeypatch.setattr(tiny.Block, "FProp", FProp)
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
+  place = f"test_dry_run.py:{line}: layer 'block_0'"
+  assert found.startswith(f"error: {place}: ValueError: Dimensions must be equal")
+
+
 def test_a_mistake_in_fprop_is_refused_with_layer_and_line(tf, tmp_path, monkeypatch):
   def FProp(self, theta, *inputs):
     return theta.weights
@@ -95,8 +108,9 @@ def test_a_mistake_in_fprop_is_refused_with_layer_and_line(tf, tmp_path, monkeyp
   line = FProp.__code__.co_firstlineno + 1
   monkeypatch.setattr(tiny.Block, "FProp", FProp)
   found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
-  place = f"layer 'block_0' (test_dry_run.py, line {line})"
-  assert found.startswith(f"error: {place}: NestedMap has no key 'weights'; ")
+  place = f"test_dry_run.py:{line}: layer 'block_0'"
+  message = "AttributeError: NestedMap has no key 'weights'; "
+  assert found.startswith(f"error: {place}: {message}")
 
 
 FAULTY = "tools.fault_cases.Small"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ class WeightParams:
   """A weight to be created.
 
   Attributes:
-    shape: its shape; weights are float32.
+    shape: its shape, whole numbers from 0 on; weights are float32.
     init: its start value.
     trainable: False for moving statistics and frozen weights.
     l2: whether the L2 term of the loss counts it (kernels: yes; biases, norms: no).
@@ -43,6 +44,23 @@ class WeightParams:
   l2: bool = False
   tied_to: str = ""
   stays_float32: bool = False
+
+  def __post_init__(self) -> None:
+    """Refuses, by a ValueError, what is no shape or no start value."""
+    if not isinstance(self.shape, (list, tuple)):
+      raise ValueError(f"the shape of a weight is {self.shape!r}: must be a tuple")
+    for size in self.shape:
+      if not isinstance(size, numbers.Integral) or isinstance(size, bool) or size < 0:
+        raise ValueError(
+          f"the shape of a weight is {self.shape!r}: {size!r} must be a whole number, "
+          "at least 0"
+        )
+    if not isinstance(self.init, WeightInit):
+      raise ValueError(
+        f"the start value of a weight is {self.init!r}: must be a WeightInit"
+      )
+    # Equal shapes are equal tuples.
+    object.__setattr__(self, "shape", tuple(map(int, self.shape)))
 
 
 class Layer:

@@ -98,21 +98,23 @@ def call_all(
     ]
     return [tf.concat(parts, axis=0) for parts in zip(*found, strict=True)]
 
-  return call(trace(body, specs(args)), args)
+  return call(trace(body, specs(args)), args, changes=True)
 
 
 def handles(variables: Sequence[tf.Variable], *, packed: bool) -> list[tf.Tensor]:
   """Gives what a shared function takes for variables of one device."""
-  if packed and variables:
-    return pack_handles(variables)
-  return [variable.handle for variable in variables]
+  found = [variable.handle for variable in variables]
+  # With one of them, TensorFlow asks for an order among its users only.
+  return [*pack_handles(variables), found[0]] if packed else found
 
 
 def specs_of_handles(count: int, *, packed: bool) -> list[tf.TensorSpec]:
   """Gives the specs of what `handles` gives for so many variables."""
-  return [tf.TensorSpec([], tf.variant)] if packed and count else handle_specs(count)
+  if packed:
+    return [tf.TensorSpec([], tf.variant), *handle_specs(1)]
+  return handle_specs(count)
 
 
 def opened(given: Sequence[tf.Tensor], count: int, *, packed: bool) -> list[tf.Tensor]:
   """Gives the handles of so many variables within a shared function."""
-  return unpack(given[0], handle_specs(count)) if packed and count else list(given)
+  return unpack(given[0], handle_specs(count)) if packed else list(given)

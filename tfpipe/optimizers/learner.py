@@ -233,8 +233,9 @@ class Learner:
         examples of this call (not of its mean), times the loss scale if there is one.
       weight: scalar, the total weight of these examples.
       measure: bool scalar, whether `update_norm` and `param_norm` are asked for.
-      packed: hand the variables of a layer to its update as one value: the graph does
-        not grow with them, but cannot be compiled as a whole.
+      packed: hand the variables of a layer to its update as one value, so that the
+        graph does not grow with them. It cannot be compiled as a whole then, and what
+        reads them in the same graph does not wait for the change.
 
     Returns:
       Scalars; in a call that only accumulates all are 0 but the rate and `l2_loss`:

@@ -219,7 +219,6 @@ class Update:
     shared = [*scalars, count, ema_rate]
     halves: list[list[tf.Tensor]] = []
     names: list[str] = []
-    ended: list[tf.Tensor] = []
     for replica, replica_sums in zip(replicas, sums, strict=True):
       for device, found in by_device(groups(replica, l2_names)).items():
         own = {
@@ -231,14 +230,10 @@ class Update:
         }
         with tf.device(device):
           changes = call_all(self._assign_group, [applied, *shared], own)
-        # A step counts when all variables have changed.
-        with tf.control_dependencies(changes):
-          ended.append(tf.identity(step))
         if replica is replicas[0]:  # all replicas are alike
           halves.append(changes)
           names += [weight for group in found for weight in group.names]
-      with tf.control_dependencies(ended):
-        replica.state[STEP].assign(step)
+      replica.state[STEP].assign(step)
     order = list(replicas[0].weights)
     moved, kept = (_in_order(v, names, order) for v in zip(*halves, strict=True))
     with tf.device(HOST):

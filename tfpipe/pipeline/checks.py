@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from tfpipe import tied_weights
 from tfpipe.layers.base import NAME, Layer
 from tfpipe.lazy import tf
 from tfpipe.pipeline.placement import existing
@@ -82,25 +83,7 @@ def check_layers(layers: Sequence[Layer], ranges: Sequence[tuple[int, int]]) -> 
         f"layer {place} has the name {name!r}: every layer needs one of its own, of "
         "letters, digits and _"
       )
-  shapes = {
-    f"{layer.name}/{path}": weight.shape
-    for layer in layers
-    for path, weight in layer.weights().items()
-    if not weight.tied_to
-  }
-  for layer in layers:
-    for path, weight in layer.weights().items():
-      name = weight.tied_to
-      if name and name not in shapes:
-        raise ValueError(
-          f"{layer.name}/{path} is tied to {name!r}, which no layer has"
-          f"{nearest(name, shapes)}"
-        )
-      if name and shapes[name] != weight.shape:
-        raise ValueError(
-          f"{layer.name}/{path} of shape {weight.shape} is tied to {name} of shape "
-          f"{shapes[name]}"
-        )
+  tied_weights.check({layer.name: layer.weights() for layer in layers})
 
 
 def check_fields(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
-import traceback
 from collections.abc import Sequence
 
 from tfpipe.program.run import Run
@@ -65,18 +63,6 @@ class Places:
     """Names the layer in which a probe met an error; empty if it does not say."""
     match = _PROBED.search(text)
     return f"{self.layer(int(match[1]))}, {match[2]}" if match else ""
-
-
-def in_fprop(error: BaseException) -> str:
-  """Begins a message with layer and line of the FProp that raised, if one did."""
-  notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
-  name = next((note[1] for note in notes if note), "")
-  frames = traceback.extract_tb(error.__traceback__)
-  lines = [frame for frame in frames if frame.name == "FProp"]
-  if not name or not lines:
-    return ""
-  file = pathlib.PurePath(lines[-1].filename).name
-  return f"layer {name!r} ({file}, line {lines[-1].lineno}): "
 
 
 def short(error: BaseException) -> str:
