@@ -1,8 +1,21 @@
 """Test session set-up: four logical CPU devices, made before TensorFlow's first op."""
 
+import signal
+
 import pytest
+from hypothesis import HealthCheck, settings
 
 NUM_CPUS = 4
+
+# How long a test takes on a busy machine says nothing.
+settings.register_profile(
+  "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
+
+# In the background of a script signals are ignored, also by programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
