@@ -1,8 +1,17 @@
 """Test session set-up: four logical CPU devices, made before TensorFlow's first op."""
 
+import hypothesis
 import pytest
 
 NUM_CPUS = 4
+
+# On a loaded machine an example may take any time; how long says nothing.
+hypothesis.settings.register_profile(
+  "untimed",
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
