@@ -2,16 +2,18 @@
 
 import signal
 
+import hypothesis
 import pytest
-from hypothesis import HealthCheck, settings
 
 NUM_CPUS = 4
 
-# How long a test takes on a busy machine says nothing.
-settings.register_profile(
-  "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+# On a loaded machine an example may take any time; how long says nothing.
+hypothesis.settings.register_profile(
+  "untimed",
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-settings.load_profile("untimed")
+hypothesis.settings.load_profile("untimed")
 
 # In the background of a script signals are ignored, also by programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
