@@ -232,9 +232,13 @@ def test_gradients_of_all_but_the_first_micro_batch_are_there_beside_their_sums(
 
 
 def test_the_first_gradients_are_the_sums_whatever_kind_of_backward_makes_them():
-  whole_first = tuple(
-    schedule.Action(kind, 0, m)
-    for kind, m in (("F", 0), ("F", 1), ("BW", 0), ("B", 1), ("W", 1), ("U", 0))
+  whole_first = (
+    schedule.Action("F", 0, 0),
+    schedule.Action("F", 0, 1),
+    schedule.Action("BW", 0, 0),
+    schedule.Action("B", 0, 1),
+    schedule.Action("W", 0, 1),
+    schedule.Action("U", 0, 0),
   )
   made = schedule.Schedule("whole first", 1, 2, ((0,),), (whole_first,))
   schedule.validate(made)
