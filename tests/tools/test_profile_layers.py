@@ -1,5 +1,6 @@
 """Times of layers: what is timed, how often, and what is refused; no time itself."""
 
+import os
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +86,7 @@ def test_within_a_step_the_mean_counts_and_of_steps_the_median():
 
 @pytest.fixture
 def counted(monkeypatch):
-  """Gives times that tell of their kind; in a pipeline all take twice as long.
+  """Gives times that tell of their kind; three pipelines take 1, 2 and 3 times as long.
 
   The update takes 8 seconds, of which 7 depend on the weights of the device.
   """
@@ -95,9 +96,9 @@ def counted(monkeypatch):
     first = not seen
     seen.extend(subjects)
     found = []
-    for copies in subjects:
+    for number, copies in enumerate(subjects, 1):
       stages = len({action.stage for action in copies[0].actions})
-      factor = 1 if first else 2 * len(copies[0].shares()) / stages
+      factor = 1 if first else number * len(copies[0].shares()) / stages
       base = {"F": 1.0, "B": 2.0, "W": 3.0, "BW": 4.0}
       secs = {
         (action.kind, action.stage): factor * base[action.kind]
@@ -126,10 +127,11 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
   layers = found.times.layers
   assert [layer.name for layer in layers] == list(network.names)
   assert found.alone == (4.0, 8.0, 12.0, 16.0)
-  assert found.whole == (8.0, 16.0, 24.0, 32.0)
+  # F is in all three, B and W in the first, BW in the others.
+  assert found.whole == (2 * 4.0, 8.0, 12.0, 2.5 * 16.0)
   for layer in layers:
-    assert (layer.forward, layer.input_gradient) == (2.0, 4.0)
-    assert (layer.weight_gradient, layer.backward) == (6.0, 8.0)
+    assert (layer.forward, layer.input_gradient) == (2.0, 2.0)
+    assert (layer.weight_gradient, layer.backward) == (3.0, 10.0)
   assert found.times.batch == 4
   # All layers take equally long, so that each device has two of them.
   counts = [cost.param_count for cost in network.costs(2)]
@@ -139,7 +141,7 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
     assert layer.update == pytest.approx(update * count / sum(counts))
   assert found.times.end == pytest.approx(5.0 - most * update)
   # Copies on every device, then one cut over both.
-  assert [len(copies) for copies in counted] == [2, 2, 1, 1]
+  assert [len(copies) for copies in counted] == [2, 2, 1, 1, 1]
   assert found.times.device.startswith("CPU:0, ")
 
 
@@ -314,6 +316,16 @@ def test_what_is_bad_is_refused_by_name_before_tensorflow_starts(
   found = refusal(*arguments)
   assert re.search(message, found), found
   assert list(tmp_path.iterdir()) == []
+
+
+def test_start_up_notes_are_not_shown(monkeypatch, tmp_path, capfd):
+  def start(_):
+    os.write(2, b"I0000 00:00:1.0 7 port.cc:153] oneDNN operations are on.\nslow\n")
+    raise ValueError("no device")
+
+  monkeypatch.setattr(tool, "_devices", start)
+  assert refusal(*OK, f"--output={tmp_path}/x.json") == "error: no device"
+  assert capfd.readouterr().err == "slow\n"
 
 
 def test_a_device_that_does_not_exist_is_refused(tf, tmp_path):
