@@ -167,6 +167,11 @@ def test_bad_input_is_refused_at_the_door(arguments, said):
 @pytest.mark.parametrize(
   ("change", "said"),
   [
+    ("pipeline.xla=True", "pipeline.xla=True: must be False"),
+    ("pipeline.devices=CPU:0,CPU:1", "pipeline.devices='CPU:0,CPU:1': must be 'auto'"),
+    ("pipeline.intra_op_threads=1", "intra_op_threads=1: must be 0"),
+    ("train.loss_spike=2.0", "train.loss_spike=2.0: must be 0.0"),
+    ("train.deterministic=True", "train.deterministic=True: must be False"),
     ("pipeline.remat=none", "remat: must be 'cell'"),
     ("pipeline.compute_dtype=float16", "compute_dtype='float16': must be one of"),
     ("task.learner.accumulate_steps=2", "accumulate_steps=2: must be 1"),
