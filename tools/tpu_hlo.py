@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ def _check_program(
   found.expect(
     not outside,
     f"{len(products)} products and convolutions, {len(outside)} outside of a stage"
-    + "".join(f"\n    {line[:120]}" for line in outside[:3]),
+    + _some(outside),
   )
   wrong = [n for n in compiled.conditionals() if n not in (stages, stages + 1)]
   found.expect(
@@ -97,7 +97,7 @@ def _check_program(
     f"{len(compiled.conditionals())} conditionals, of a branch for each stage",
   )
   dynamic = compiled.dynamic()
-  found.expect(not dynamic, f"{len(dynamic)} dynamic shapes")
+  found.expect(not dynamic, f"{len(dynamic)} dynamic shapes" + _some(dynamic))
   counts = Counter(place for place, _ in products)
   kinds = ("forward", "backward")
   numbers = sorted({place.conditional for place in counts})
@@ -114,6 +114,10 @@ def _check_program(
       own == expected,
       f"stage {stage}: products in its branches {own}, in its cell {expected}",
     )
+
+
+def _some(lines: Sequence[str]) -> str:
+  return "".join(f"\n    {line[:120]}" for line in lines[:3])
 
 
 def _alone(program: Program, kind: str, stage: int, form: str) -> int:

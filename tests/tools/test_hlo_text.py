@@ -44,12 +44,18 @@ def test_products_are_counted_where_they_are_called():
 
 
 @pytest.mark.parametrize(
-  "line", ["%p = f32[<=8,2]{1,0} parameter(0)", "%s = s32[4]{0} set-dimension-size(%x)"]
+  ("line", "number"),
+  [
+    ("%p = f32[<=8,2]{1,0} parameter(0)", 1),
+    ("%s = s32[<=4]{0} set-dimension-size(s32[4] %x, s32[] %n)", 1),
+    ("%s = s32[4]{0} set-dimension-size(s32[4] %x, s32[] %n)", 0),
+    ('%s = s32[4]{0} custom-call(%x), custom_call_target="PadToStatic"', 1),
+  ],
 )
-def test_dynamic_shapes_are_found(line):
+def test_dynamic_shapes_are_found(line, number):
   assert Program(TEXT).dynamic() == []
   changed = TEXT.replace("%a = f32[2,2]{1,0} parameter(0)", line)
-  assert len(Program(changed).dynamic()) == 1
+  assert len(Program(changed).dynamic()) == number
 
 
 def test_a_text_without_an_entry_is_refused():
