@@ -1,8 +1,23 @@
 """Test session set-up: four logical CPU devices, made before TensorFlow's first op."""
 
+import signal
+
+import hypothesis
 import pytest
 
 NUM_CPUS = 4
+
+# On a loaded machine an example may take any time; how long says nothing.
+hypothesis.settings.register_profile(
+  "untimed",
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("untimed")
+
+# In the background of a script signals are ignored, also by programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

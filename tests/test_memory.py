@@ -231,6 +231,23 @@ def test_gradients_of_all_but_the_first_micro_batch_are_there_beside_their_sums(
   assert [row.new_gradients for row in gpipe] == [0] * k
 
 
+def test_the_first_gradients_are_the_sums_whatever_kind_of_backward_makes_them():
+  whole_first = (
+    schedule.Action("F", 0, 0),
+    schedule.Action("F", 0, 1),
+    schedule.Action("BW", 0, 0),
+    schedule.Action("B", 0, 1),
+    schedule.Action("W", 0, 1),
+    schedule.Action("U", 0, 0),
+  )
+  made = schedule.Schedule("whole first", 1, 2, ((0,),), (whole_first,))
+  schedule.validate(made)
+  states = [LayerState(gradients=30)]
+  (row,) = predict(made, costs=chain(1, 20, 0), states=states)
+  # With W: one micro-batch and its gradients, more than two of them with BW.
+  assert (row.stash, row.new_gradients) == (20, 30)
+
+
 def test_chimera_has_weights_and_sums_twice_but_slots_once():
   state = LayerState(
     weights=10, gradients=9, slots=20, averages=5, sums=3, fields=frozenset("x")

@@ -156,6 +156,11 @@ def test_an_item_of_a_tuple_in_a_list_is_set_by_path() -> None:
   [
     ("nam", r"^Params has no parameter 'nam'; did you mean 'name'\?"),
     ("zzz", "^Params has no parameter 'zzz'; known: name, task"),
+    ("lr", r"^Params has no parameter 'lr'; did you mean 'task\.train\.lr'\?$"),
+    (
+      "train.lr",
+      r"^Params has no parameter 'train'; did you mean 'task\.train\.lr'\?$",
+    ),
     (
       "task.train.max_stepz",
       r"^task\.train\.max_stepz: task\.train has no parameter 'max_stepz'; "

@@ -121,7 +121,7 @@ def slow_balance(costs: list[int], num_cells: int) -> list[int]:
   return squares[0][1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
   st.lists(st.one_of(st.integers(0, 3), st.integers(0, 100)), min_size=20, max_size=40),
   st.integers(1, 20),

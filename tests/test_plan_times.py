@@ -32,6 +32,19 @@ def test_measured_times_decide_on_cut_and_step(tmp_path):
   assert made.notes[0].endswith("on a CPU with 12 rows, and scaled to 6")
 
 
+def test_what_is_computed_again_counts_in_the_cut(tmp_path):
+  # 6, 5 and 7 units of work; with recomputation 12, 6 and 8.
+  path = measured(tmp_path, (6, 0, 0), (1, 2, 2), (1, 3, 3))
+  p = params(1, 1, num_partitions=2, layer_times=path)
+  for remat, cells in (
+    ("none", ((0, 2), (2, 3))),
+    ("cell", ((0, 1), (1, 3))),
+    ("layer", ((0, 1), (1, 3))),
+  ):
+    p.pipeline.remat = remat
+    assert plan.make(p).cells == cells
+
+
 def test_each_device_updates_its_layers_after_its_last_backward(tmp_path):
   path = measured(tmp_path, (9, 0, 0, 5), (2, 3, 4, 6), (1, 1, 1, 7))
   made = plan.make(params(1, 1, num_partitions=2, layer_times=path))

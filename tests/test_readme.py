@@ -12,6 +12,7 @@ from absl.testing import flagsaver
 
 from tfpipe import layer_times, network, registry, schedule, trainer
 from tfpipe import plan as plan_lib
+from tfpipe.program import report
 from tfpipe.program.run import Run
 from tfpipe.schedule import text
 
@@ -73,6 +74,16 @@ def files(tmp_path, monkeypatch):
   char = network.Network(trainer.model_params("lm.shakespeare.Char", []))
   times = layer_times.from_costs(char.costs(8), flops_per_sec=1e10)
   layer_times.write("char.json", dataclasses.replace(times, device="CPU", batch=4))
+
+
+def test_the_first_screen_is_as_printed():
+  whole = README.read_text()
+  (shown,) = re.findall(
+    r"^```\n(experiment .*?\n)```$", whole, re.MULTILINE | re.DOTALL
+  )
+  params = trainer.model_params(shown.split()[1], [])
+  screen = report.first_screen(params, "", plan_lib.make(params))
+  assert shown == f"{screen}\ndevices /device:CPU:0, /device:CPU:1\n"
 
 
 @pytest.mark.parametrize("arguments", commands(), ids=" ".join)

@@ -141,6 +141,19 @@ def test_an_unknown_name_lists_the_nearest(zoo: Write, name: str, message: str) 
     registry.Get(name)
 
 
+def test_a_file_of_the_current_folder_is_near_and_not_run(
+  zoo: Write, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  zoo("my_params", "raise RuntimeError('run')")
+  monkeypatch.chdir(tmp_path / "params")
+  message = r"ask for <file>\.<Class>"
+  with pytest.raises(LookupError, match=f"{message}$"):
+    registry.Get("my_param.Tiny")
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(LookupError, match=f"{message}; did you mean 'my_params'\\?$"):
+    registry.Get("my_param.Tiny")
+
+
 def test_without_params_files_there_is_nothing_near(write: Write) -> None:
   with pytest.raises(
     LookupError, match=r"no experiment 'a\.B'; params files are: none"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedule import made
-from tfpipe.schedule import NAMES, Schedule, make, validate
+from tfpipe.schedule import NAMES, Action, Schedule, make, validate
 from tfpipe.simulate import StageTimes, period, simulate
 from tfpipe.timeline import Secs, Timeline
 
@@ -250,6 +250,42 @@ def test_the_stages_of_a_device_share_its_links() -> None:
 def test_each_border_may_occupy_its_link_for_its_own_time() -> None:
   timeline = simulate(make("gpipe", 3, 1), StageTimes.equal(3), [1, 2], [10, 100])
   assert timeline.makespan == 9 + 2 * 113
+
+
+def test_micro_batches_that_are_sent_together_take_their_times_together() -> None:
+  schedule = Schedule(
+    name="two at once",
+    num_stages=2,
+    num_micro_batches=2,
+    placement=((0, 1),),
+    actions=(
+      made.actions("F0:0x2 BW0:0x2 U0:0"),
+      made.actions("F1:0x2 BW1:0x2 U1:0"),
+    ),
+  )
+  for latency, occupied in ((5, 0), (0, 5), (2, 3)):
+    timeline = simulate(schedule, StageTimes.equal(2), latency, occupied)
+    # Of both stages 2 forwards and 2 backwards; each way, two times 5.
+    assert timeline.makespan == 2 * (2 + 4) + 2 * 2 * 5
+
+
+def test_an_update_waits_for_backwards_on_other_devices_but_for_no_transfer() -> None:
+  # A copy of each stage on each device, and stage 1 updated as soon as it can be.
+  schedule = Schedule(
+    name="early update",
+    num_stages=2,
+    num_micro_batches=2,
+    placement=((0, 1), (1, 0)),
+    actions=(
+      made.actions("F0:0 F1:1/1 BW1:1/1 U1:0/1 BW0:0 U0:0"),
+      made.actions("F0:1/1 F1:0 BW1:0 U1:0 BW0:1/1 U0:0/1"),
+    ),
+  )
+  timeline = simulate(schedule, StageTimes.equal(2), 10)
+  starts = {span.action: span.start for span in timeline.spans}
+  # Forwards take 1, cross in 10 and take 1; the backward of stage 1 takes 2.
+  assert starts[Action("U", 1, 0)] == starts[Action("U", 1, 0, 1)] == 14
+  assert starts[Action("BW", 0, 0)] == 24
 
 
 def test_a_device_that_is_free_goes_on_with_the_next_step() -> None:

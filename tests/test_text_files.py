@@ -37,6 +37,9 @@ def test_other_encodings_are_refused(tmp_path, content):
     ("1" * 10_000, "a number of 10000 digits"),
     ("{\n\n", "line 3: Expecting property name"),
     ("", "line 1: Expecting value"),
+    (r'["\ud83d"]', r"'\\ud83d' is half a character"),
+    (r'{"a\uDE00": 1}', r"'\\ude00' is half a character"),
+    (r'["\ude00\ud83d"]', r"'\\ude00' is half a character"),
   ],
 )
 def test_what_is_no_json_is_refused_in_a_line(text, message):
@@ -47,5 +50,5 @@ def test_what_is_no_json_is_refused_in_a_line(text, message):
 
 
 def test_json_is_read_as_it_is():
-  value = {"a": [1, -2, 2.5, None, True, "x"], "b": {"a": 10**200}}
+  value = {"a": [1, -2, 2.5, None, True, "x", "😀"], "b": {"a": 10**200}}
   assert text_files.from_json("\ufeff" + json.dumps(value)) == value

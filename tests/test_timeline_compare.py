@@ -185,3 +185,33 @@ def test_the_table_has_each_quantity_with_its_difference() -> None:
   faster = compare(GPIPE, measured, [predicted])
   assert faster.rows()[0] == ("step time", "16 ms", "12 ms", "-4 ms (-25.0%)")
   assert "median" not in faster.text()
+
+
+def test_values_of_more_micro_batches_may_be_longer_on_their_way() -> None:
+  made = schedule.Schedule(
+    name="two and one",
+    num_stages=2,
+    num_micro_batches=3,
+    placement=((0, 1),),
+    actions=(
+      (
+        Action("F", 0, 0, size=2),
+        Action("F", 0, 2),
+        Action("BW", 0, 0, size=2),
+        Action("BW", 0, 2),
+        Action("U", 0, 0),
+      ),
+      (
+        Action("F", 1, 2),
+        Action("F", 1, 0, size=2),
+        Action("BW", 1, 0, size=2),
+        Action("BW", 1, 2),
+        Action("U", 1, 0),
+      ),
+    ),
+  )
+  schedule.validate(made)
+  # The single micro-batch is there at 3 + 5, both others at 2 + 10.
+  found = shares(made, simulate(made, StageTimes.equal(2), 5))
+  assert found.host == 0
+  assert found.transfer > 0

@@ -115,12 +115,20 @@ def descend(root: Node, steps: tuple[str | int, ...], path: str) -> tuple[Any, A
   for step in steps:
     item = _item(value, step)
     if item is MISSING:
+      hint = "" if level else _deeper(root, path)
       prefix = f"{path}: " if level else ""
-      raise AttributeError(prefix + unknown(value, step, level))
+      raise AttributeError(prefix + unknown(value, step, level, hint))
     level = child_path(level, value, step)
     value = item
     owner = value if isinstance(value, Node) else owner
   return owner, value
+
+
+def _deeper(root: Node, path: str) -> str:
+  """Ends a message about a path that lacks its beginning; empty if none ends so."""
+  paths = (found for found, _ in walk("", Field("", root, root, "")))
+  ends = [found for found in paths if found.endswith(f".{path}")]
+  return f"; did you mean {' or '.join(map(repr, ends))}?" if 0 < len(ends) < 4 else ""
 
 
 def _item(value: Any, step: str | int) -> Any:
@@ -131,13 +139,16 @@ def _item(value: Any, step: str | int) -> Any:
   return MISSING
 
 
-def unknown(value: Any, step: str | int, level: str) -> str:
-  """Says that a value, found at the path `level`, has no such item, and what it has."""
+def unknown(value: Any, step: str | int, level: str, hint: str = "") -> str:
+  """Says that a value, found at the path `level`, has no such item, and what it has.
+
+  Params say `hint` instead of what they have, if there is one.
+  """
   known = [str(key) for key in children(value) or {}]
   if isinstance(value, Node):
     cls = getattr(value, "cls", None) if "cls" in known else None
     name = f"Params of {cls.__qualname__}" if isinstance(cls, type) else "Params"
-    hint = spelling.nearest_or_all(str(step), known)
+    hint = hint or spelling.nearest_or_all(str(step), known)
     return f"{level or name} has no parameter {step!r}{hint}"
   if isinstance(value, (list, tuple)):
     return (

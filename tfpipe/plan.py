@@ -225,7 +225,7 @@ def summary(plan: Plan) -> str:
   """Says in a line what is predicted."""
   weights = sum(cost.param_count for cost in plan.costs)
   num_devices = plan.schedule.num_devices
-  cells = f"{len(plan.cells)} cells"
+  cells = "1 cell" if len(plan.cells) == 1 else f"{len(plan.cells)} cells"
   if len(plan.cells) != num_devices:
     cells += f" on {num_devices} devices"
   secs = plan.step_secs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -91,7 +92,14 @@ def _nearest(name: str, module_name: str) -> str:
   matches = spelling.close_matches(name, known) or sorted(known)
   if matches:
     return f"nearest are: {', '.join(matches)}"
-  return f"params files are: {', '.join(modules) or 'none'}; ask for <file>.<Class>"
+  files = f"params files are: {', '.join(modules) or 'none'}; ask for <file>.<Class>"
+  return files + spelling.nearest(module_name, _own_files())
+
+
+def _own_files() -> list[str]:
+  """Lists the modules in the current folder that could be imported; imports none."""
+  here = [path for path in sys.path if path in ("", os.getcwd())]
+  return [info.name for info in pkgutil.iter_modules(here)]
 
 
 def _module_names() -> list[str]:

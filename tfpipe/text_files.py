@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import sys
 from typing import Any
 
@@ -13,6 +14,8 @@ MOST = sys.float_info.max
 """No number in a file may be beyond this, so that all can be times."""
 
 _MOST_DIGITS = 300
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read(path: str | pathlib.Path) -> str:
@@ -30,11 +33,12 @@ def read(path: str | pathlib.Path) -> str:
 def from_json(text: str) -> Any:
   """Reads JSON; ValueError in one line for what is none.
 
-  Also refused are a field given twice, whole numbers of more than 300 digits, and
-  brackets nested deeper than Python reads.
+  Also refused are a field given twice, whole numbers of more than 300 digits, brackets
+  nested deeper than Python reads, and one escape of a pair that makes a character,
+  which cannot be printed or written.
   """
   try:
-    return json.loads(
+    value = json.loads(
       text.removeprefix("\ufeff"),
       object_pairs_hook=_unique,
       parse_int=_whole,
@@ -43,6 +47,13 @@ def from_json(text: str) -> Any:
     raise ValueError(f"line {error.lineno}: {error.msg}") from error
   except RecursionError as error:
     raise ValueError("brackets are nested too deeply") from error
+  if _SURROGATE.search(text):
+    try:
+      json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+      half = ascii(error.object[error.start])
+      raise ValueError(f"{half} is half a character: no text has it") from error
+  return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

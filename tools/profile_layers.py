@@ -31,6 +31,7 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.plan import align
+from tfpipe.program import quiet
 from tfpipe.program.profile_layers import Profile, profile
 from tfpipe.trainer import REFUSALS, model_params
 from tfpipe.units import format_bytes, format_secs
@@ -154,7 +155,9 @@ def _measure(argv: Sequence[str]) -> None:
     raise ValueError(f"--device={_DEVICE.value}: {error}") from error
   params = _params()
   costs = Network(params).costs(params.pipeline.num_micro_batches)
-  found = profile(params, _devices(params))
+  with quiet.start_up():
+    devices = _devices(params)
+  found = profile(params, devices)
   layer_times.write(path, found.times)
   print(
     f"{params.name} on {found.times.device}, {found.times.batch} rows a micro-batch"

@@ -113,7 +113,7 @@ def test_the_orders_of_many_epochs_look_uniform(tf):
   assert np.abs(places - 9.5).max() < 5 * 0.29
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
   start=st.integers(0, 3 * PRIME),
   size=st.integers(1, 7),

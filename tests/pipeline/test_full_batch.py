@@ -52,7 +52,7 @@ def test_three_steps_equal_plain_tensorflow_on_the_whole_batch(tf, network):
     _check(tf, network, case)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(
   num_micro_batches=st.sampled_from([1, 2, 4, 8]),
   num_partitions=st.integers(1, 4),

@@ -118,7 +118,7 @@ def test_the_models_values_are_gpipes_in_two_pipes(tf, network):
 CHAIN = toy_network(*[toy.Dense.Params()] * 17, toy.Regression.Params())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_the_gradient_of_any_schedule_is_that_of_one_device(tf, cpus, data):
   name = data.draw(st.sampled_from(schedule.NAMES))

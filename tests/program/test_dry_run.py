@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from tests.program import command, training
+from tests.program import command, tiny, training
 from tests.program.training import IMAGE
 from tfpipe.program import saver
 
@@ -86,6 +86,31 @@ def test_a_disk_without_space_for_a_checkpoint_is_found(tf, tmp_path, monkeypatc
   found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", "--dry_run")
   assert "10 B are free there, and a checkpoint takes" in found
   assert not list(tmp_path.iterdir())
+
+
+def test_shapes_that_tensorflow_refuses_are_named_by_layer_and_line(
+  tf, tmp_path, monkeypatch
+):
+  def FProp(self, theta, *inputs):
+    return tf.matmul(theta.w, theta.w)
+
+  line = FProp.__code__.co_firstlineno + 1
+  monkeypatch.setattr(tiny.Block, "FProp", FProp)
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
+  place = f"test_dry_run.py:{line}: layer 'block_0'"
+  assert found.startswith(f"error: {place}: ValueError: Dimensions must be equal")
+
+
+def test_a_mistake_in_fprop_is_refused_with_layer_and_line(tf, tmp_path, monkeypatch):
+  def FProp(self, theta, *inputs):
+    return theta.weights
+
+  line = FProp.__code__.co_firstlineno + 1
+  monkeypatch.setattr(tiny.Block, "FProp", FProp)
+  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
+  place = f"test_dry_run.py:{line}: layer 'block_0'"
+  message = "AttributeError: NestedMap has no key 'weights'; "
+  assert found.startswith(f"error: {place}: {message}")
 
 
 FAULTY = "tools.fault_cases.Small"

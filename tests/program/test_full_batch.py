@@ -129,7 +129,6 @@ def test_every_optimizer_takes_the_full_batch_step(tf, optimizer):
 
 @settings(
   max_examples=12,
-  deadline=None,
   suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -104,6 +104,17 @@ def test_every_class_has_a_style() -> None:
   assert unstyled <= {"s0", "part", "axis"}
 
 
+def test_the_column_of_the_comparison_is_never_narrower_than_its_table() -> None:
+  tree = read(render(everything("x")))
+  (pair,) = tree.find("div", "wide-right")
+  assert pair.children[0].attributes["id"] == "comparison"
+  (style,) = tree.find("style")
+  (columns,) = re.findall(
+    r"\.wide-right \{ grid-template-columns: (.*); \}", style.text
+  )
+  assert columns.startswith("minmax(min-content, ")
+
+
 def test_numbers_are_flush_right_and_words_are_not() -> None:
   table = Table(
     ("cell", "from", "weights", "difference"),

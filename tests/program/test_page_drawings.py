@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.program.html_tree import Element, read
+from tfpipe.memory import StageMemory
 from tfpipe.program import page_bars, page_curves
 from tfpipe.program.page_axis import marks, percent
 from tfpipe.program.page_bars import MemoryRow
+from tfpipe.program.page_style import STYLE
 
 GIB = 2**30
 
@@ -116,6 +120,24 @@ def test_memory_is_stacked_to_one_scale() -> None:
   assert totals == ["6.0 GiB of 8.0 GiB", "1.0 GiB of 8.0 GiB"]
   entries = [item.all_text() for item in tree.find("li")]
   assert entries == ["weights", "stash", "line: what the device has"]
+
+
+def test_each_kind_of_memory_has_a_colour_of_its_own() -> None:
+  others = {"device", "pipe", "stage"}
+  kinds = {field.name for field in dataclasses.fields(StageMemory)} - others
+  tree = read(page_bars.draw([MemoryRow("cpu", dict.fromkeys(sorted(kinds), GIB))]))
+  looks = {part.attributes["class"] for part in tree.find("rect", "part")}
+  assert len(looks) == len(kinds) == 9
+  light, dark = STYLE.split("@media (prefers-color-scheme: dark)", 1)
+  for scheme in (light, dark.split("* {", 1)[0]):
+    colours = dict(re.findall(r"--(m\d): (#\w+)", light)) | dict(
+      re.findall(r"--(m\d): (#\w+)", scheme)
+    )
+    of_looks = {colours[(look or "").removeprefix("part ")] for look in looks}
+    assert len(of_looks) == len(kinds)
+  for look in looks:
+    name = (look or "").removeprefix("part ")
+    assert f".{name} {{ fill: var(--{name}); }}" in STYLE
 
 
 def test_what_does_not_fit_goes_beyond_the_line() -> None:

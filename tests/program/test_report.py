@@ -1,7 +1,10 @@
 import json
 
+import pytest
+
 from tests.program import training
 from tests.program.training import IMAGE
+from tfpipe.optimizers import learning_rate
 from tfpipe.program import report
 
 
@@ -51,3 +54,32 @@ def test_the_first_screen_has_the_changes_the_cut_and_the_prediction():
   ]
   assert lines.splitlines()[-1] == training.plan_lib.summary(plan)
   assert "changed" not in report.first_screen(run_params, "", plan)
+
+
+@pytest.mark.parametrize(
+  ("changes", "note"),
+  [
+    ((), False),
+    (("train.max_steps=8",), False),  # the last step follows 7 of 8 updates
+    (("train.max_steps=9",), True),
+    (("train.max_steps=16", "task.learner.accumulate_steps=2"), False),
+    (("train.max_steps=17", "task.learner.accumulate_steps=2"), True),
+    (("train.max_steps=2", "task.learner.accumulate_steps=2"), False),
+    (("train.max_steps=9", "task.learner.lr_schedule.after.floor=0.1"), False),
+    (("train.max_steps=0",), False),
+  ],
+)
+def test_the_first_screen_says_if_the_learning_rate_ends_before_the_training(
+  changes, note
+):
+  run_params = training.trainer.model_params(IMAGE, [])
+  decay = learning_rate.Cosine.Params().Set(total_steps=8)
+  warmup = learning_rate.LinearWarmup.Params().Set(warmup_steps=1, after=decay)
+  run_params.train.max_steps = 8
+  run_params.task.learner.lr_schedule = warmup if changes else None
+  for change in changes:
+    run_params.SetFromText(*change.split("="))
+  shown = report.first_screen(run_params, "", training.plan_lib.make(run_params))
+  steps = run_params.train.max_steps
+  assert (f"note: the learning rate is 0 at the last step, {steps}: " in shown) == note
+  assert ("note" in shown) == note

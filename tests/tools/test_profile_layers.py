@@ -1,5 +1,6 @@
 """Times of layers: what is timed, how often, and what is refused; no time itself."""
 
+import os
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -314,6 +315,16 @@ def test_what_is_bad_is_refused_by_name_before_tensorflow_starts(
   found = refusal(*arguments)
   assert re.search(message, found), found
   assert list(tmp_path.iterdir()) == []
+
+
+def test_start_up_notes_are_not_shown(monkeypatch, tmp_path, capfd):
+  def start(_):
+    os.write(2, b"I0000 00:00:1.0 7 port.cc:153] oneDNN operations are on.\nslow\n")
+    raise ValueError("no device")
+
+  monkeypatch.setattr(tool, "_devices", start)
+  assert refusal(*OK, f"--output={tmp_path}/x.json") == "error: no device"
+  assert capfd.readouterr().err == "slow\n"
 
 
 def test_a_device_that_does_not_exist_is_refused(tf, tmp_path):

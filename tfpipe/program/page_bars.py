@@ -11,6 +11,9 @@ from tfpipe.units import format_bytes
 
 __all__ = ["MemoryRow", "draw"]
 
+_NUM_COLOURS = 9
+"""Of parts, in the style sheet: one for each kind of memory that a plan knows."""
+
 
 @dataclass(frozen=True)
 class MemoryRow:
@@ -46,7 +49,7 @@ def draw(rows: Sequence[MemoryRow]) -> str:
   # A limit far beyond all bars would leave no room for them.
   near = [row.limit for row in rows if 0 < row.limit <= 3 * most]
   scale = max([most, *near]) or 1
-  looks = {name: f"m{index % 6}" for index, name in enumerate(names)}
+  looks = {name: f"m{index % _NUM_COLOURS}" for index, name in enumerate(names)}
   lines = "".join(_line(row, looks, scale) for row in rows)
   items = [(look, name) for name, look in looks.items()]
   if near:

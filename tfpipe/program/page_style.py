@@ -15,13 +15,13 @@ STYLE = """
   --F: #0072b2; --R: #cc79a7; --B: #e69f00; --W: #009e73; --BW: #d55e00; --U: #4d5560;
   --on-F: #fff; --on-U: #fff; --on: #111;
   --m0: #4477aa; --m1: #66ccee; --m2: #228833; --m3: #ccbb44; --m4: #ee6677;
-  --m5: #aa3377;
+  --m5: #aa3377; --m6: #999; --m7: #ee8833; --m8: #332288;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --bg: #14171a; --ink: #e6e8eb; --soft: #9aa4af; --rule: #31373e;
     --row-bg: #1e2328; --F: #2b8fcf; --U: #aab2bc; --on-F: #08121a; --on-U: #111;
-    --m0: #6699cc;
+    --m0: #6699cc; --m8: #8877dd;
   }
 }
 * { box-sizing: border-box; }
@@ -43,7 +43,7 @@ section { padding-top: 14px; border-top: 1px solid var(--rule); margin-top: 26px
   min-width: 0; }
 .pair { display: grid; column-gap: 40px; }
 .wide-left { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }
-.wide-right { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
+.wide-right { grid-template-columns: minmax(min-content, 2fr) minmax(0, 3fr); }
 .pair > section:only-child { grid-column: 1 / -1; }
 .small { display: grid; gap: 14px 40px;
   grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)); }
@@ -94,6 +94,7 @@ rect.s3 { fill-opacity: .46; }
 .spans text.F.s1, .spans text.s2, .spans text.s3 { fill: var(--ink); }
 .m0 { fill: var(--m0); } .m1 { fill: var(--m1); } .m2 { fill: var(--m2); }
 .m3 { fill: var(--m3); } .m4 { fill: var(--m4); } .m5 { fill: var(--m5); }
+.m6 { fill: var(--m6); } .m7 { fill: var(--m7); } .m8 { fill: var(--m8); }
 .limit { stroke: var(--ink); stroke-width: 1.5; }
 .curve { display: grid; grid-template-columns: auto minmax(0, 1fr);
   padding-right: 14px; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 
@@ -19,19 +20,30 @@ def text(error: BaseException, where: object = "") -> str:
 
   The key of a KeyError alone means nothing to whoever wrote an experiment: a mistake
   on a line that is not tfpipe's, or that led there, is shown with its place.
-  ValueErrors are refusals, and name what they refuse.
+  ValueErrors are refusals, and name what they refuse, but those that TensorFlow raises
+  in an FProp.
 
   Args:
     error: what was raised.
     where: the file or folder, if the error is of one and does not name it.
   """
-  place = _place(error) if isinstance(error, _MISTAKES) else ""
+  layer = _layer(error)
+  place = _place(error) if layer or isinstance(error, _MISTAKES) else ""
   if place:
-    return f"{place}: {type(error).__name__}: {error}"
+    return f"{place}: {layer}{type(error).__name__}: {error}"
   return error_text.of(error, where)
 
 
+_NOTE = re.compile(r"in (layer '.*')")
 _MISTAKES = (LookupError, AttributeError, TypeError)
+
+
+def _layer(error: BaseException) -> str:
+  """Names the layer whose FProp raised an error; empty if none did."""
+  frames = traceback.extract_tb(error.__traceback__)
+  notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
+  name = next((note[1] for note in notes if note), "")
+  return f"{name}: " if name and any(f.name == "FProp" for f in frames) else ""
 
 
 def _place(error: BaseException) -> str:

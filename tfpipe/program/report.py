@@ -35,7 +35,22 @@ def first_screen(params: Params, changes: str, plan: Plan) -> str:
   if changes:
     parts.append("changed from the experiment:\n" + indent(changes))
   parts += [plan_lib.table(plan), plan_text.memory_line(plan), plan_lib.summary(plan)]
-  return "\n".join(parts)
+  return "\n".join(parts + _rate_note(params))
+
+
+def _rate_note(params: Params) -> list[str]:
+  """Says so if the learning rate has come to 0 before the end: steps without effect."""
+  learner, steps = params.task.learner, params.train.max_steps
+  if learner.lr_schedule is None:
+    return []
+  last = (steps - 1) // learner.accumulate_steps
+  # The first update of a warm-up has rate 0, too.
+  if last < 1 or learner.lr_schedule.Instantiate().value(last):
+    return []
+  return [
+    f"note: the learning rate is 0 at the last step, {steps}: task.learner.lr_schedule "
+    "ends before train.max_steps does"
+  ]
 
 
 def differences(before: str, after: str) -> str:

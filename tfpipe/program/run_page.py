@@ -26,6 +26,11 @@ _KINDS = (
   "recomputed",
   "gradients",
 )
+_NAMES = {
+  "accumulators": "sums of gradients",
+  "new_gradients": "new gradients",
+  "gradients": "gradients for W",
+}
 
 
 def page(
@@ -106,7 +111,10 @@ def _memory(plan: Plan, devices: Sequence[str]) -> list[MemoryRow]:
   rows = []
   for device, name in enumerate(devices):
     of_device = [row for row in plan.stages if row.device == device]
-    parts = {kind: sum(getattr(row, kind) for row in of_device) for kind in _KINDS}
+    parts = {
+      _NAMES.get(kind, kind): sum(getattr(row, kind) for row in of_device)
+      for kind in _KINDS
+    }
     rows.append(MemoryRow(name, {kind: size for kind, size in parts.items() if size}))
   return rows
 
