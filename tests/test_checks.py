@@ -145,3 +145,12 @@ class Thing:
 def _thing():
 
   return InstantiableParams(Thing)
+
+
+def test_a_count_is_no_larger_than_what_tensorflow_has():
+  def count(value):
+    return checks.check_count(Owner(), params(value), "rate", 1)
+
+  assert count(2**63 - 1) == 2**63 - 1
+  with pytest.raises(ValueError, match=r"and at most 9223372036854775807$"):
+    count(2**63)

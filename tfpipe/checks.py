@@ -42,6 +42,10 @@ def check_number(owner: object, params: Params, name: str, interval: str) -> flo
   return float(value)
 
 
+MAX_INT = 2**63 - 1
+"""The largest whole number that TensorFlow has."""
+
+
 def check_count(
   owner: object, params: Params, name: str, minimum: int, maximum: int | None = None
 ) -> int:
@@ -53,6 +57,8 @@ def check_count(
   """
   value = params.Get(name)
   allowed = f"an integer of at least {minimum}"
+  if maximum is None and isinstance(value, int) and value > MAX_INT:
+    maximum = MAX_INT  # said only to whom it concerns
   if maximum is not None:
     allowed += f" and at most {maximum}"
   _check_type(owner, name, value, (int,), allowed)

@@ -20,6 +20,7 @@ SCHEDULES = (*schedule.NAMES, ZB_AUTO)
 """By name; `zb_auto` is made for a run's own times, all others for any."""
 _LOCAL = re.compile(r"^(/job:localhost/replica:0/task:0)?/?(device:)?", re.IGNORECASE)
 _REFUSALS = (ValueError, TypeError, LookupError, AttributeError)
+_MAX_INT = 2**63 - 1  # of TensorFlow
 SCHEDULE_OPTIONS = ("stages_per_device", "group_size", "num_pairs")
 
 
@@ -364,6 +365,8 @@ def _check_count(owner: str, p: Params, key: str, least: int) -> None:
     raise ValueError(
       f"{owner}.{key}={value!r}: must be a whole number, at least {least}"
     )
+  if key != "seed" and value > _MAX_INT:  # a seed is hashed
+    raise ValueError(f"{owner}.{key}={value!r}: must be at most {_MAX_INT}")
 
 
 def _check_choice(

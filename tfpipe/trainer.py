@@ -392,4 +392,4 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
 
 
 if __name__ == "__main__":
-  app.run(main, flags_parser=parse_flags)
+  stop.end_after(lambda: app.run(main, flags_parser=parse_flags))

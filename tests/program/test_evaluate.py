@@ -6,6 +6,7 @@ import pytest
 from tests.program import command, reference, training
 from tests.program.training import IMAGE, TEXT
 from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.guard import Guard
 from tfpipe.program.train import restore_newest
 
 
@@ -42,7 +43,7 @@ def test_the_whole_split_is_evaluated_with_the_averages_of_the_weights(tf, train
   averages = reference.weights_of(arrays, "ema/")
   assert len(averages) == 8
   expected = reference.metrics({**weights, **averages}, batch, training=False)
-  found = evaluate(run, run.eval_function())
+  found = evaluate(run, run.eval_function(), Guard(run))
   assert found == pytest.approx(expected, rel=1e-6)
   without_averages = reference.metrics(weights, batch, training=False)
   assert found["loss"] != pytest.approx(without_averages["loss"], rel=1e-5)
@@ -55,7 +56,9 @@ def test_the_weights_themselves_are_used_where_no_averages_are_kept(tf):
   batch, _ = whole_split(run)
   weights = reference.weights_of(run.checkpoint().arrays)
   expected = reference.metrics(weights, batch, training=False)
-  assert evaluate(run, run.eval_function()) == pytest.approx(expected, rel=1e-6)
+  assert evaluate(run, run.eval_function(), Guard(run)) == pytest.approx(
+    expected, rel=1e-6
+  )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_the_result_does_not_depend_on_batch_size_micro_batches_or_cut(
   )
   (record,) = training.metrics(trained, "eval")
   expected = {name: record[name] for name in ("loss", "accuracy", "accuracy_top5")}
-  found = evaluate(run, run.eval_function())
+  found = evaluate(run, run.eval_function(), Guard(run))
   assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -82,8 +85,8 @@ def test_nothing_changes_by_evaluating(tf, trained):
   run = restored(trained)
   before = run.checkpoint()
   function = run.eval_function()
-  first = evaluate(run, function)
-  assert evaluate(run, function) == first
+  first = evaluate(run, function, Guard(run))
+  assert evaluate(run, function, Guard(run)) == first
   assert training.differences(run.checkpoint(), before) == []
 
 
@@ -107,7 +110,7 @@ def test_perplexity_is_that_of_all_tokens_of_the_split(tf):
   assert sum(batch["weights"].sum() for batch in batches) == 9 * 5
   function = run.eval_function()
   total = sum(float(function(batch)["log_perplexity"][0]) for batch in batches)
-  found = evaluate(run, function)
+  found = evaluate(run, function, Guard(run))
   assert found["log_perplexity"] == pytest.approx(total / 45, rel=1e-6)
   assert found["perplexity"] == pytest.approx(math.exp(total / 45), rel=1e-6)
 

@@ -100,9 +100,9 @@ def test_a_file_in_the_place_of_a_folder_is_refused_at_the_start(tmp_path, name)
 
 
 def test_that_a_training_has_ended_is_recorded_and_taken_back(tmp_path):
-  assert run_folder.ended(tmp_path) == ""
+  assert run_folder.ended(tmp_path).why == ""
   run_folder.begin(tmp_path)
   run_folder.end(tmp_path, "the data has ended")
-  assert run_folder.ended(tmp_path) == "the data has ended"
+  assert run_folder.ended(tmp_path).why == "the data has ended"
   run_folder.begin(tmp_path)
-  assert run_folder.ended(tmp_path) == ""
+  assert run_folder.ended(tmp_path).why == ""

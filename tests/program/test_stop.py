@@ -114,11 +114,17 @@ def test_a_signal_is_remembered_where_something_must_be_finished(number):
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_the_second_signal_quits_a_program(listens, number, code):
   within = (
-    "with stop.StopSignal():\n"
+    "stop._TWICE_SECS = 0\nwith stop.StopSignal():\n"
     f"  os.kill(os.getpid(), signal.SIGTERM)\n  print('still here', flush=True)\n"
     f"  os.kill(os.getpid(), signal.{number})\n  print('never')\n"
   )
   assert program(listens + within) == (code, "still here\n" + SECOND.format(number), "")
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+  kill = STAYS.format("SIGTERM").replace("\n", "\n  ")
+  code = f"stop._TWICE_SECS = 10**6\nwith stop.StopSignal():\n  {kill}{kill}"
+  assert program(LISTENS + code) == (0, "still here\nstill here\n", "")
 
 
 def test_a_signal_waits_for_what_must_not_be_left_half_done():
@@ -334,3 +340,29 @@ def test_a_program_killed_and_one_asked_to_stop_continue_as_if_nothing_had_happe
   often = "train.save_interval_steps=1000000"
   training.train(whole, IMAGE, last, ACCUMULATES, often, "pipeline.num_partitions=1")
   assert training.differences(training.newest(logdir), training.newest(whole)) == []
+
+
+@pytest.mark.parametrize(
+  ("ending", "expected"),
+  [
+    ("", (0, "made\n", "")),
+    ("sys.exit()", (0, "made\n", "")),
+    ("sys.exit(70)", (70, "made\n", "")),
+    ("sys.exit('error: bread')", (1, "made\n", "error: bread\n")),
+  ],
+)
+def test_the_program_ends_with_its_code_though_a_thread_does_not(ending, expected):
+  code = (
+    "import sys, threading\nfrom tfpipe.program import stop\n"
+    "threading.Thread(target=threading.Event().wait).start()\n"
+    f"def run():\n  print('made')\n  {ending}\nstop.end_after(run)"
+  )
+  assert program(code) == expected
+
+
+def test_an_error_of_the_program_is_shown_with_its_traceback():
+  code = "from tfpipe.program import stop\nstop.end_after(lambda: 1 / 0)"
+  number, shown, error = program(code)
+  assert (number, shown) == (1, "")
+  assert error.startswith("Traceback")
+  assert error.endswith("ZeroDivisionError: division by zero\n")

@@ -168,9 +168,9 @@ def test_a_training_says_that_it_has_ended_before_its_last_step(
   run_folder.end(tmp_path, "stopped by SIGTERM after step 1")
   with contextlib.suppress(FloatingPointError):
     training.train(tmp_path, name, *overrides)
-  assert run_folder.ended(tmp_path).startswith(why)
+  assert run_folder.ended(tmp_path).why.startswith(why)
   training.train(tmp_path / "whole", IMAGE)
-  assert run_folder.ended(tmp_path / "whole") == ""
+  assert run_folder.ended(tmp_path / "whole").why == ""
 
 
 def test_a_training_that_is_gone_is_waited_for_and_said_once_to_be_so(
@@ -199,6 +199,44 @@ def test_a_training_that_is_gone_is_waited_for_and_said_once_to_be_so(
     "eval step=6",
     "evaluated the last step of the training, 6",
   ]
+
+
+def test_a_training_that_had_ended_before_the_watch_may_go_on(tf, tmp_path, capsys):
+  training.train(tmp_path, IMAGE, "train.max_steps=1")
+  end = "stopped by SIGTERM after step 1"
+  run_folder.end(tmp_path, end)
+  earlier = run_folder.ended(tmp_path)
+
+  def again():
+    run_folder.begin(tmp_path)
+    training.train(tmp_path, IMAGE, "train.max_steps=2")
+    run_folder.end(tmp_path, end)  # in the same words, at another time
+    assert run_folder.ended(tmp_path).why == earlier.why
+
+  watched(tmp_path, Training(tmp_path, 0, again))
+  shown = capsys.readouterr().out
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [1, 2]
+  waits = f"no process trains in {tmp_path}, where one has ended ({end}): waiting for"
+  assert shown.count(waits) == 1
+  assert shown.endswith(f"the training has ended before its last step: {end}\n")
+
+
+def test_a_training_that_goes_on_beyond_its_last_step_is_watched(tf, tmp_path, capsys):
+  training.train(tmp_path, IMAGE, "train.max_steps=1")
+  (tmp_path / "params.txt").write_text("train.max_steps : 1\n")
+  with contextlib.ExitStack() as held:
+    # It has begun, and what it will do is not written yet.
+    held.enter_context(lock(tmp_path))
+
+    def goes_on():
+      training.train(tmp_path, IMAGE, "train.max_steps=2")
+      (tmp_path / "params.txt").write_text("train.max_steps : 2\n")
+
+    watched(tmp_path, Training(tmp_path, 0, goes_on, held.close))
+  assert [r["step"] for r in training.metrics(tmp_path, "eval")] == [1, 2]
+  assert capsys.readouterr().out.endswith(
+    "evaluated the last step of the training, 2\n"
+  )
 
 
 def test_a_step_that_has_been_evaluated_is_not_evaluated_again(tf, tmp_path, capsys):

@@ -117,6 +117,29 @@ class BadLossLayer(ClassifierLoss):
     return metrics
 
 
+class FaultyLoss(ClassifierLoss):
+  """A loss that cannot be evaluated."""
+
+  @classmethod
+  def Params(cls) -> InstantiableParams:
+    p = super().Params()
+    p.Define("fault", "raise", "'raise', 'build' or 'spin'.")
+    return p
+
+  def FProp(self, theta: NestedMap, *inputs: Any) -> NestedMap:
+    x, side = inputs
+    if not self.do_eval:
+      return super().FProp(theta, x, side)
+    if self.params.fault == "build":
+      raise ZeroDivisionError("a mistake in FProp")
+    zero = tf.cast(0 * x[0, 0], tf.int32)
+    if self.params.fault == "raise":
+      found = tf.gather(x, zero + x.shape[0])
+    else:
+      found = tf.while_loop(lambda i: i == i + zero, lambda i: (i,), (zero,))[0]
+    return super().FProp(theta, x + 0.0 * tf.cast(found, tf.float32), side)
+
+
 class PoisonedImageInput(SyntheticImageInput):
   """Images, some of them nothing but one bad value."""
 
@@ -207,6 +230,14 @@ class BadLoss(Image):
 
   def Task(self) -> Params:
     return super().Task().Set(loss=BadLossLayer.Params())
+
+
+@registry.Register
+class FaultyEvaluation(Image):
+  """Its training does well."""
+
+  def Task(self) -> Params:
+    return super().Task().Set(loss=FaultyLoss.Params())
 
 
 @registry.Register

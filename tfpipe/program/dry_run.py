@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from tfpipe.program.evaluate import means
+from tfpipe.program.fetch import Fetcher
 from tfpipe.program.guard import Guard
 from tfpipe.program.report import line, show
 from tfpipe.program.run import Run
@@ -33,10 +34,11 @@ def dry_run(run: Run, folder: pathlib.Path, *, evaluates: bool) -> None:
 
 def _evaluate(run: Run, guard: Guard) -> None:
   assert run.eval_input is not None
-  function = run.eval_function()
-  with guard.limit("evaluating one batch"):
-    batch = next(iter(run.eval_input.dataset()))
-    show("eval of one batch: " + line(means(function(batch))))
+  function = guard.building_evaluation()
+  what = "evaluating one batch"
+  with Fetcher(iter(run.eval_input.dataset())) as batches:
+    batch = guard.batch(batches, what, run.eval_input)
+  show("eval of one batch: " + line(means(guard.evaluation(what, function, batch))))
 
 
 def _step(run: Run, guard: Guard, folder: pathlib.Path) -> None:
@@ -46,7 +48,8 @@ def _step(run: Run, guard: Guard, folder: pathlib.Path) -> None:
     show(f"nothing to train: step {run.step} is not below max_steps={last}")
     return
   step, function = run.step + 1, guard.building()
-  batch = guard.batch(iter(run.batches()), step)
+  with Fetcher(iter(run.batches())) as batches:
+    batch = guard.batch(batches, f"step {step}", run.input)
   if batch is None:
     show(f"nothing to train: the training data ends after step {run.step}")
     return

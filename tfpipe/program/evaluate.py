@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
-from tfpipe.lazy import tf
+from tfpipe.program.fetch import Fetcher, GivenUp
+from tfpipe.program.guard import Guard
 from tfpipe.program.run import Run
 from tfpipe.program.stop import StopSignal
 
 
 def evaluate(
   run: Run,
-  function: tf.types.experimental.ConcreteFunction,
+  function: Callable[[Any], Any],
+  guard: Guard,
   stop: StopSignal | None = None,
 ) -> dict[str, float] | None:
   """Gives each metric over the whole evaluation split.
@@ -19,21 +24,35 @@ def evaluate(
   Args:
     run: the run.
     function: its `eval_function`.
-    stop: looked at before each batch.
+    guard: its guard.
+    stop: looked at before each batch, and while it is waited for.
 
   Returns:
     name → sum over all examples / total weight; for `log_perplexity` also
     `perplexity`. None if it was told to stop.
+
+  Raises:
+    StepError: a layer or the input has failed.
   """
-  assert run.eval_input is not None
+  source = run.eval_input
+  assert source is not None
   sums: dict[str, float] = {}
   weights: dict[str, float] = {}
-  for batch in run.eval_input.dataset():
-    if stop and stop.name:
-      return None
-    for name, (total, weight) in function(batch).items():
-      sums[name] = sums.get(name, 0.0) + float(total)
-      weights[name] = weights.get(name, 0.0) + float(weight)
+  what = f"evaluating step {run.step}"
+  with Fetcher(iter(source.dataset()), stop) as batches:
+    for number in itertools.count(1):
+      one = f"{what}, batch {number}"
+      if stop and stop.name:
+        return None
+      try:
+        batch = guard.batch(batches, one, source)
+      except GivenUp:
+        return None
+      if batch is None:
+        break
+      for name, (total, weight) in guard.evaluation(one, function, batch).items():
+        sums[name] = sums.get(name, 0.0) + total
+        weights[name] = weights.get(name, 0.0) + weight
   return means({name: (sums[name], weights[name]) for name in sums})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.program.again import Again, Batch
+from tfpipe.program.fetch import GivenUp
 from tfpipe.program.places import Places, short, unfinished
 from tfpipe.program.report import show
 from tfpipe.program.restarts import FAILED
@@ -66,38 +67,71 @@ class Guard:
   ) -> None:
     self._watchdog.__exit__(kind, error, frames)
 
-  def limit(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Limits the time of what is no step, as that of steps."""
-    return self._watchdog.limit(what)
-
   def building(self) -> Any:
     """Traces the training step.
 
     Raises:
       BuildError: a layer's FProp has failed.
     """
+    return self._building("the step", self._run.train_function)
+
+  def building_evaluation(self) -> Any:
+    """Traces evaluation.
+
+    Raises:
+      BuildError: a layer's FProp has failed.
+    """
+    return self._building("the evaluation", self._run.eval_function)
+
+  def _building(self, what: str, make: Callable[[], Any]) -> Any:
     try:
-      return self._run.train_function()
+      return make()
     except Exception as error:
       place = self._places.of_note(error)
       if not place:
         raise
-      raise BuildError(f"building the step: {place}: {short(error)}") from error
+      raise BuildError(f"building {what}: {place}: {short(error)}") from error
 
-  def batch(self, batches: Iterator[Any], step: int) -> Any:
+  def batch(self, batches: Iterator[Any], what: str, source: Input | None) -> Any:
     """Gives the next mini-batch, None at the end of the data.
 
+    Args:
+      batches: of the input.
+      what: waits for it.
+      source: the input.
+
     Raises:
+      GivenUp: a signal to stop came meanwhile.
       StepError: the input has failed.
     """
-    source = type(self._run.input).__name__
-    with self._watchdog.limit(f"step {step} waits for the input, {source},"):
+    name = type(source).__name__
+    with self._watchdog.limit(f"{what} waits for the input, {name},"):
       try:
         return next(batches, None)
+      except GivenUp:
+        raise
       except Exception as error:
         raise StepError(
-          f"step {step}: the input, {source}, has failed: {short(error)}"
+          f"{what}: the input, {name}, has failed: {short(error)}"
         ) from error
+
+  def evaluation(
+    self, what: str, function: Callable[[Batch], Any], batch: Batch
+  ) -> dict[str, tuple[float, float]]:
+    """Evaluates a mini-batch; gives the sum and the weight of each metric.
+
+    Raises:
+      StepError: it has failed.
+    """
+    try:
+      with self._watchdog.limit(f"{what} runs"):
+        pairs = function(batch).items()
+        return {name: (float(total), float(weight)) for name, (total, weight) in pairs}
+    except tf.errors.OpError as error:
+      place, cause = self._places.of_error(str(error)), error
+      if not place or isinstance(error, tf.errors.CancelledError):
+        place, cause = self._failing_evaluation(batch) or (place or "a layer", error)
+      raise StepError(f"{what}: {place}: {short(cause)}") from cause
 
   def step(self, step: int, function: Callable[[Batch], Any], batch: Batch) -> Any:
     """Runs a step to its end.
@@ -191,6 +225,14 @@ class Guard:
       return self._again.failing(step, batch)
     except tf.errors.OpError:
       return None
+
+  def _failing_evaluation(self, batch: Batch) -> tuple[str, tf.errors.OpError] | None:
+    try:
+      self._run.eval_on_host(batch)
+    except tf.errors.OpError as error:
+      place = self._places.of_error(str(error))
+      return (place, error) if place else None
+    return None
 
   def _where(self) -> str:
     assert self._run.marks is not None

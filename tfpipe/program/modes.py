@@ -95,6 +95,8 @@ def check_logdir(mode: str, logdir: str | None) -> None:
     return
   if not logdir:
     raise ValueError(f"--logdir is missing; --mode={mode} needs a folder")
+  if "\0" in logdir:
+    raise ValueError(f"--logdir={logdir!r}: a name of a folder has no null byte")
   folder = pathlib.Path(logdir).expanduser().absolute()
   found = next(path for path in (folder, *folder.parents) if path.exists())
   if not found.is_dir():

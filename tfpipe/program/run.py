@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tfpipe.optimizers import loss_scale
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
+from tfpipe.pipeline.clock import HOST
 from tfpipe.pipeline.loss_window import LossWindow
 from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.pipeline import Pipeline
@@ -23,6 +24,7 @@ from tfpipe.plan import Plan
 from tfpipe.program.batches import ahead, by_shape
 from tfpipe.program.checkpoint import Checkpoint, check_matches
 from tfpipe.structure import static_shape
+from tfpipe.task import Task
 
 LOSSES = "train/recent_losses"
 """Checkpoint entry of `Run.losses`."""
@@ -52,25 +54,12 @@ class Run:
     self.eval_input: Input | None = (
       params.eval_input.Instantiate() if params.eval_input else None
     )
-    layers = [layer.Instantiate() for layer in task.Layers()]
     placement.set_intra_op_threads(params.pipeline.intra_op_threads)
     self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
     placement.keep_bits()
     if params.train.deterministic:
       tf.config.experimental.enable_op_determinism()
-    self.pipeline = Pipeline(
-      layers,
-      plan.cells,
-      plan.schedule,
-      self.devices,
-      input_fields=task.INPUT_FIELDS,
-      seed=params.train.seed,
-      remat_layers=params.pipeline.remat == "layer",
-      execution=Execution(
-        serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
-      ),
-      compute_dtype=params.pipeline.compute_dtype,
-    )
+    self.pipeline = self._pipeline(task, self.devices)
     self.learner.create_state(
       self.pipeline.trainable(),
       self.pipeline.l2_names(),
@@ -84,6 +73,22 @@ class Run:
         train.loss_spike, refuses=refuses, device=self.devices[-1]
       )
     self.marks = Marks(plan.schedule.num_devices) if train.step_timeout_secs else None
+
+  def _pipeline(self, task: Task, devices: Sequence[str]) -> Pipeline:
+    params, plan = self.params, self.plan
+    return Pipeline(
+      [layer.Instantiate() for layer in task.Layers()],
+      plan.cells,
+      plan.schedule,
+      devices,
+      input_fields=task.INPUT_FIELDS,
+      seed=params.train.seed,
+      remat_layers=params.pipeline.remat == "layer",
+      execution=Execution(
+        serial=params.pipeline.intra_op_threads == 1, xla=params.pipeline.xla
+      ),
+      compute_dtype=params.pipeline.compute_dtype,
+    )
 
   def probe(self, batch: Mapping[str, tf.Tensor], *, one_device: bool = False) -> Probe:
     """Makes what looks for the layer in which something goes wrong.
@@ -125,6 +130,19 @@ class Run:
     return by_shape(
       self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
     )
+
+  def eval_on_host(self, batch: Mapping[str, tf.Tensor]) -> None:
+    """Evaluates a batch on the host alone, where an error says what has failed.
+
+    Of several devices, one can be told only that another has failed.
+
+    Raises:
+      tf.errors.OpError: an operation fails.
+    """
+    task = self.params.task.Instantiate()
+    alone = self._pipeline(task, [HOST] * len(self.devices))
+    specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in batch.items()}
+    alone.eval_function(specs, {**self.pipeline.weights, **self.averages()})(batch)
 
   def averages(self) -> dict[str, tf.Variable]:
     """Gives the moving averages of the weights, by the names of these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import NamedTuple
 
 from tfpipe import layer_table, plan_text, registry
 from tfpipe import plan as plan_lib
@@ -75,12 +76,25 @@ def end(folder: pathlib.Path, why: str) -> None:
   (folder / _ENDED).write_text(f"{why}\n")
 
 
-def ended(folder: pathlib.Path) -> str:
-  """Gives why the training has ended before its last step; empty if it has not."""
+class Ended(NamedTuple):
+  """An end of a training before its last step.
+
+  Attributes:
+    why: it has ended; empty if it has not.
+    time_ns: when, since 1970: each end is another one.
+  """
+
+  why: str
+  time_ns: int
+
+
+def ended(folder: pathlib.Path) -> Ended:
+  """Gives how the training in a folder has ended before its last step."""
+  path = folder / _ENDED
   try:
-    return (folder / _ENDED).read_text().strip()
+    return Ended(path.read_text().strip(), path.stat().st_mtime_ns)
   except FileNotFoundError:
-    return ""
+    return Ended("", 0)
 
 
 def _plan(params: Params, changes: str, plan: Plan) -> str:

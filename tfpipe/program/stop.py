@@ -3,6 +3,7 @@
 A thread hears the signals, so that they count while the main thread is in a long call
 of TensorFlow, where Python runs no handler. What must not be left half done is done
 within a `StopSignal`, which remembers the first one; anywhere else it ends the program.
+A signal that comes twice at once is one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from tfpipe.program import terminal
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# `timeout` sends its signal to the process and to its group: it comes twice at once.
+_TWICE_SECS = 0.2
 _STDOUT = 1  # `sys.stdout` may be locked by the thread that prints
 
 
@@ -145,6 +151,33 @@ def listen() -> None:
   atexit.register(ignore)
 
 
+def end_after(run: Callable[[], object]) -> NoReturn:
+  """Runs the program, and ends it at once with its code and message.
+
+  Python would first take down what TensorFlow has, and wait for threads of an input
+  that wait for ever. All files are closed by then.
+
+  Args:
+    run: what is run.
+  """
+  code = 0
+  try:
+    run()
+  except SystemExit as ended:
+    code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    if code and not isinstance(ended.code, int):
+      print(ended.code, file=sys.stderr)
+  except BaseException:
+    traceback.print_exc()
+    code = 1
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except OSError:  # whoever read it has gone
+      code = code or 1
+  os._exit(code)
+
+
 def hand_over() -> None:
   """Leaves signals to other handlers, which are there already."""
   _EARS.end()
@@ -166,6 +199,8 @@ class StopSignal:
 
   def __init__(self) -> None:
     self.name = ""
+    self._time = 0.0
+    self._told: list[Callable[[], object]] = []
     self._starts = False
     self._before: dict[signal.Signals, Any] = {}
     self._reaction = _EARS.react
@@ -190,10 +225,31 @@ class StopSignal:
     if self._starts:
       _EARS.end()
 
+  def tell(self, call: Callable[[], object]) -> None:
+    """Has a function called when the first signal comes, at once if it has come.
+
+    Args:
+      call: may be called in any thread, and between any two lines of the main one.
+    """
+    with _EARS.lock:
+      self._told.append(call)
+      if self.name:
+        call()
+
+  def forget(self, call: Callable[[], object]) -> None:
+    """Takes back a `tell`."""
+    with _EARS.lock:
+      self._told.remove(call)
+
   def _remember(self, number: int) -> None:
+    name = signal.Signals(number).name
     if self.name:
-      _quit(number)
-    self.name = signal.Signals(number).name
+      if name != self.name or time.monotonic() - self._time >= _TWICE_SECS:
+        _quit(number)
+      return
+    self.name, self._time = name, time.monotonic()
+    for call in self._told:
+      call()
 
 
 @contextlib.contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfpipe.program import checkpoint as checkpoint_lib
 from tfpipe.program import metrics_cut, run_folder, run_page
 from tfpipe.program import stop as stop_lib
 from tfpipe.program.evaluate import evaluate, means
+from tfpipe.program.fetch import Fetcher, GivenUp
 from tfpipe.program.guard import Guard
 from tfpipe.program.monitor import Monitor
 from tfpipe.program.profile import Profiler, Window
@@ -89,7 +90,7 @@ class Trainer:
     if trains:
       if run.step < self._p.max_steps:
         self._saver.check_space()
-      self._batches = self._monitor.watched(iter(run.batches()))
+      self._batches: Iterator[Any] = self._monitor.watched(iter(run.batches()))
     if self._evaluates and run.eval_input is not None:
       run.eval_input.dataset()
 
@@ -104,7 +105,8 @@ class Trainer:
     """
     run_folder.begin(self._logdir)
     try:
-      ended = self._train()
+      with self._guard:
+        ended = self._train()
     except FloatingPointError as error:
       with contextlib.suppress(OSError):
         run_folder.end(self._logdir, f"stopped: {error}")
@@ -115,7 +117,7 @@ class Trainer:
   def _train(self) -> str:
     """Does what `train` does; says what has ended it before the last step."""
     run, p = self._run, self._p
-    step, ended = run.step, ""
+    step, ended, waiting = run.step, "", ""
     metrics_cut.cut(self._logdir / "metrics.jsonl", step)
     stop_lib.at("building the step")
     if step >= p.max_steps:
@@ -127,9 +129,13 @@ class Trainer:
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
     with StopSignal() as stop:
       self._stop = stop
-      with self._saver as saver, self._guard:
+      with self._saver as saver, Fetcher(self._taken(), stop) as batches:
         while step < p.max_steps and not stop.name:
-          batch = self._guard.batch(self._batches, step + 1)
+          try:
+            batch = self._guard.batch(batches, f"step {step + 1}", run.input)
+          except GivenUp:
+            waiting = f", waiting for the input, {type(run.input).__name__}"
+            break
           if batch is None:
             ended = f"the training data ended after step {step}"
             show(ended)
@@ -150,7 +156,7 @@ class Trainer:
             saver.save()
           if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
             saver.save()
-            self.evaluate()
+            self._evaluate()
             progress.restart(step)
         # Still within: a signal that comes now must not lose what it would save.
         saver.save()
@@ -158,14 +164,21 @@ class Trainer:
       if trained:
         self._write_page()
       if self._evaluates and not stop.name:
-        self.evaluate()
+        self._evaluate()
         if trained:
           self._write_page()
       stop_lib.at("ending")
     if stop.name:
-      ended = f"stopped by {stop.name} after step {step}; the same command continues"
+      ended = (
+        f"stopped by {stop.name} after step {step}{waiting}; the same command continues"
+      )
       show(ended)
     return ended
+
+  def _taken(self) -> Iterator[Any]:
+    """Gives away the training batches, of which nothing is kept."""
+    batches, self._batches = self._batches, iter(())
+    return batches
 
   def _step(self, function: Any, step: int, batch: Any) -> Mapping[str, Any]:
     """Runs a step, and measures it if it is to be."""
@@ -184,7 +197,7 @@ class Trainer:
     interval = self._p.eval_interval_steps
     due = interval and step and step % interval == 0 and step < self._p.max_steps
     if due and not self.is_evaluated(step):
-      self.evaluate()
+      self._evaluate()
 
   def _write_page(self) -> None:
     """Writes the page of the run, `report.html`."""
@@ -199,14 +212,23 @@ class Trainer:
     (self._logdir / "report.html").write_text(text)
 
   def evaluate(self) -> None:
-    """Evaluates on the whole split and reports."""
+    """Evaluates on the whole split and reports.
+
+    Raises:
+      StepError: a layer or the input has failed.
+      OSError: a file could not be written.
+    """
+    with self._guard:
+      self._evaluate()
+
+  def _evaluate(self) -> None:
     if not self._evaluates:
       return
     if self._eval_function is None:
       stop_lib.at(f"building the evaluation of step {self._run.step}")
-      self._eval_function = self._run.eval_function()
+      self._eval_function = self._guard.building_evaluation()
     stop_lib.at(f"evaluating step {self._run.step}")
-    values = evaluate(self._run, self._eval_function, self._stop)
+    values = evaluate(self._run, self._eval_function, self._guard, self._stop)
     if values is None:  # the same command makes it when it continues
       return
     self._evaluated = values

@@ -14,6 +14,7 @@ from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
 
 _POLL_SECS = 2.0
+_WAITS = "waiting for one; SIGINT (Ctrl-C) ends this"
 
 
 def watch(
@@ -25,7 +26,8 @@ def watch(
   """Evaluates until the training's last step has been, or it has ended before.
 
   Checkpoints that another has followed meanwhile are left out, and steps that have been
-  evaluated before. A training that was killed may go on: it is waited for.
+  evaluated before. A training that was killed may go on: it is waited for. So is one
+  that had ended before the watch began, for it may be about to continue.
 
   Args:
     run: what is evaluated.
@@ -39,10 +41,12 @@ def watch(
   show(f"watching {folder}")
   seen: list[pathlib.Path] = []
   evaluated, alone = -1, False
+  earlier = run_folder.ended(folder)
   while True:
     # Before the checkpoints: what ends has saved its last one.
     trains = is_held(folder)
-    why = "" if trains else run_folder.ended(folder)
+    end = run_folder.ended(folder)
+    has_ended = not trains and end.why and end != earlier
     found = checkpoint.paths(folder)
     if found[-1:] != seen[-1:] and _restore(run, folder, found):
       seen = found
@@ -50,14 +54,16 @@ def watch(
         _evaluate(trainer, run.step)
         evaluated = run.step
     last = max_steps(folder)
-    if seen and last is not None and run.step >= last:
+    # While a process trains, the last step may be that of the training before.
+    if seen and last is not None and run.step >= last and not trains:
       show(f"evaluated the last step of the training, {last}")
       return
-    if why and found[-1:] == seen[-1:]:
-      show(f"the training has ended before its last step: {why}")
+    if has_ended and found[-1:] == seen[-1:]:
+      show(f"the training has ended before its last step: {end.why}")
       return
     if not (trains or alone):
-      show(f"no process trains in {folder}: waiting for one; SIGINT (Ctrl-C) ends this")
+      before = f", where one has ended ({end.why})" if end.why else ""
+      show(f"no process trains in {folder}{before}: {_WAITS}")
     alone = not trains
     stop.at(f"watching {folder}")
     wait()

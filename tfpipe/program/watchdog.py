@@ -19,7 +19,7 @@ class Watchdog:
   """A thread that ends the process when something takes longer than it may.
 
   A hung step is code that no exception can reach: only the process can be ended. Use it
-  as a context; the thread lives in it.
+  as a context, again and again but not within itself; the thread lives in it.
 
   Args:
     secs: how long something may take; 0 waits for ever.
@@ -34,10 +34,11 @@ class Watchdog:
     self._what = ""
     self._where: Callable[[], str] = str
     self._closed = False
-    self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+    self._thread = self._new()
 
   def __enter__(self) -> Watchdog:
     if self._secs:
+      self._closed, self._thread = False, self._new()
       self._thread.start()
     return self
 
@@ -66,6 +67,9 @@ class Watchdog:
       yield
     finally:
       self._set(None)
+
+  def _new(self) -> threading.Thread:
+    return threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
   def _set(
     self, deadline: float | None, what: str = "", where: Callable[[], str] = str
