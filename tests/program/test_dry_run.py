@@ -88,29 +88,31 @@ def test_a_disk_without_space_for_a_checkpoint_is_found(tf, tmp_path, monkeypatc
   assert not list(tmp_path.iterdir())
 
 
-def test_shapes_that_tensorflow_refuses_are_named_by_layer_and_line(
-  tf, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+  ("body", "message"),
+  [
+    (
+      lambda tf, theta: tf.matmul(theta.w, theta.w),
+      "ValueError: Dimensions must be equal",
+    ),
+    (
+      lambda tf, theta: theta.weights,
+      "AttributeError: NestedMap has no key 'weights'; ",
+    ),
+  ],
+)
+def test_a_mistake_in_fprop_is_said_with_its_layer_and_its_line(
+  tf, tmp_path, monkeypatch, capsys, body, message
 ):
-  def FProp(self, theta, *inputs):
-    return tf.matmul(theta.w, theta.w)
-
-  line = FProp.__code__.co_firstlineno + 1
-  monkeypatch.setattr(tiny.Block, "FProp", FProp)
-  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
-  place = f"test_dry_run.py:{line}: layer 'block_0'"
-  assert found.startswith(f"error: {place}: ValueError: Dimensions must be equal")
-
-
-def test_a_mistake_in_fprop_is_refused_with_layer_and_line(tf, tmp_path, monkeypatch):
-  def FProp(self, theta, *inputs):
-    return theta.weights
-
-  line = FProp.__code__.co_firstlineno + 1
-  monkeypatch.setattr(tiny.Block, "FProp", FProp)
-  found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
-  place = f"test_dry_run.py:{line}: layer 'block_0'"
-  message = "AttributeError: NestedMap has no key 'weights'; "
-  assert found.startswith(f"error: {place}: {message}")
+  monkeypatch.setattr(tiny.Block, "FProp", lambda self, theta, *_: body(tf, theta))
+  with pytest.raises(SystemExit) as ended:
+    command.run(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
+  assert ended.value.code == 1
+  lines = capsys.readouterr().err.splitlines()
+  place = f'test_dry_run.py", line {body.__code__.co_firstlineno}, in <lambda>'
+  assert any(line.endswith(place) for line in lines)
+  what = "building the evaluation: layer 'block_0' (stage 0 on /device:CPU:0)"
+  assert lines[-1].startswith(f"error: {what}: {message}")
 
 
 FAULTY = "tools.fault_cases.Small"
