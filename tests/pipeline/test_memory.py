@@ -78,6 +78,6 @@ def test_remat_by_cell_keeps_the_input_of_a_stage(peaks):
 
 
 def test_remat_by_layer_keeps_the_inputs_of_layers_and_one_layer_inside(peaks):
-  assert peaks[DEEP] >= 2 * 16 * Deep.INSIDE
+  assert peaks[DEEP] >= 2 * 16 * Deep.INSIDE - LEFT
   assert peaks[DEEP_BY_LAYER] <= 2 * 16 + 2 * Deep.INSIDE / 4 + SLACK
   assert peaks[DEEP_BY_CELL] <= 16 / 4 + 2 * Deep.INSIDE + SLACK

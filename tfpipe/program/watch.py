@@ -61,11 +61,11 @@ def watch(
     if has_ended and found[-1:] == seen[-1:]:
       show(f"the training has ended before its last step: {end.why}")
       return
+    stop.at(f"watching {folder}")
     if not (trains or alone):
       before = f", where one has ended ({end.why})" if end.why else ""
       show(f"no process trains in {folder}{before}: {_WAITS}")
     alone = not trains
-    stop.at(f"watching {folder}")
     wait()
 
 
