@@ -1,4 +1,14 @@
-"""Traced functions that TensorFlow does not inline, for any device."""
+"""Traced functions, for any device, and calls that stay calls.
+
+TensorFlow neither inlines nor rewrites them. So a function is made ready once, however
+often it is called; what a layer computes, to the last bit, does not depend on what is
+around it; control dependencies of a call hold.
+
+Grappler has nothing to give: what depends on constants is folded when a function is
+cut, and what it would reorder, fuse or fold beyond that changes the last bits as far as
+nobody else needs what is between: a forward that keeps it for the gradient would give
+other numbers than one that does not.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +37,32 @@ def trace(body: Body, args: Sequence[tf.TensorSpec], *, xla: bool = False) -> Fu
 
 
 def call(
-  function: Function, args: Sequence[tf.Tensor], *, changes: bool = False
+  function: Function,
+  args: Sequence[tf.Tensor],
+  *,
+  serial: bool = False,
+  changes: bool = False,
 ) -> list[tf.Tensor]:
   """Adds a call to the graph under construction.
 
   Args:
     function: to be called.
     args: its arguments.
+    serial: whether its ops run one after the other, on one thread. That thread would be
+      blocked by a call within: with as many such calls as threads, forever.
     changes: whether it changes variables, and so must run. Calls that do and have no
       variable among their arguments are put in one order, over all devices.
   """
+  if not function.outputs and not changes:
+    return []
   function.add_to_graph(tf.compat.v1.get_default_graph())
   op = tf.raw_ops.StatefulPartitionedCall if changes else tf.raw_ops.PartitionedCall
   found = op(
-    args=args,
+    args=[*args, *function.captured_inputs],
     Tout=[tensor.dtype for tensor in function.outputs],
     f=function,
-    config_proto=no_rewriting(),
+    config_proto=_no_rewriting(),
+    executor_type="SINGLE_THREADED_EXECUTOR" if serial else "",
   )
   return _with_shapes(found, function)
 
@@ -75,7 +94,7 @@ def call_one_of(
 
 
 @functools.cache
-def no_rewriting() -> bytes:
+def _no_rewriting() -> bytes:
   """Gives the attribute of a call whose function Grappler leaves as it is."""
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True

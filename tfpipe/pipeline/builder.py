@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from tfpipe.lazy import tf
 from tfpipe.packed import unpack, unpack_as_node
 from tfpipe.pipeline import micro_batch
-from tfpipe.pipeline.call import call, reference
+from tfpipe.pipeline.call import reference
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_call import CellCall
 from tfpipe.pipeline.clock import Clock
@@ -30,7 +30,7 @@ from tfpipe.pipeline.weight_reader import WeightReader
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
-from tfpipe.traced import specs, trace
+from tfpipe.traced import call, specs, trace
 
 
 class _Copy(NamedTuple):

@@ -1,13 +1,4 @@
-"""Calls that stay calls: TensorFlow neither inlines nor rewrites them.
-
-So a function is made ready once, however often it is called; what a layer computes, to
-the last bit, does not depend on what is around it; control dependencies of a call hold.
-
-Grappler has nothing to give: what depends on constants is folded when a function is
-cut, and what it would reorder, fuse or fold beyond that changes the last bits as far as
-nobody else needs what is between: a forward that keeps it for the gradient would give
-other numbers than one that does not.
-"""
+"""Functions cut out of layers, and how a pipeline runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +9,7 @@ from collections.abc import Sequence
 from tfpipe.lazy import tf
 from tfpipe.pipeline.clock import HOST
 from tfpipe.pipeline.subgraph import GraphCutter
-from tfpipe.traced import Function, no_rewriting, specs, trace
+from tfpipe.traced import Function, call, specs, trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,35 +26,6 @@ class Execution:
 
 
 PLAIN = Execution()
-
-
-def call(
-  function: Function,
-  args: Sequence[tf.Tensor],
-  *,
-  serial: bool = False,
-) -> list[tf.Tensor]:
-  """Adds a call of a function without side effects to the graph under construction.
-
-  Args:
-    function: to be called.
-    args: its arguments.
-    serial: whether its ops run one after the other, on one thread. That thread would be
-      blocked by a call within: with as many such calls as threads, forever.
-  """
-  if not function.outputs:
-    return []
-  function.add_to_graph(tf.compat.v1.get_default_graph())
-  found = tf.raw_ops.PartitionedCall(
-    args=[*args, *function.captured_inputs],
-    Tout=[tensor.dtype for tensor in function.outputs],
-    f=function,
-    config_proto=no_rewriting(),
-    executor_type="SINGLE_THREADED_EXECUTOR" if serial else "",
-  )
-  for tensor, traced in zip(found, function.outputs, strict=True):
-    tensor.set_shape(traced.shape)
-  return list(found)
 
 
 def reference() -> tf.Operation:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from tfpipe.lazy import tf
 from tfpipe.packed import pack, unpack
 from tfpipe.pipeline.bundle import Bundle, Wire
-from tfpipe.pipeline.call import Call, call
-from tfpipe.traced import Function, trace
+from tfpipe.pipeline.call import Call
+from tfpipe.traced import Function, call, trace
 
 if TYPE_CHECKING:
   from tfpipe.pipeline.cell_function import CellFunction

@@ -14,7 +14,7 @@ from tfpipe.optimizers.learner import Learner
 from tfpipe.optimizers.loss_scale import SCALE
 from tfpipe.pipeline import checks, mixed_precision
 from tfpipe.pipeline.builder import StepBuilder
-from tfpipe.pipeline.call import PLAIN, Execution, call
+from tfpipe.pipeline.call import PLAIN, Execution
 from tfpipe.pipeline.cell import Cell, make_cells
 from tfpipe.pipeline.clock import Clock
 from tfpipe.pipeline.loss_window import LossWindow
@@ -26,7 +26,7 @@ from tfpipe.schedule import forward
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.schedule import Schedule, order
 from tfpipe.structure import static_shape
-from tfpipe.traced import specs, trace
+from tfpipe.traced import call, specs, trace
 
 Batch: TypeAlias = "Mapping[str, tf.TensorSpec]"
 
