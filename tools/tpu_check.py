@@ -10,7 +10,10 @@ The training step is one program for all cores, see `tfpipe.spmd`. Stages, cheap
   hlo      XLA compiles it, for the CPU: no product or convolution is outside a stage,
            recomputation is still there, no shape is dynamic
   virtual  it runs on virtual CPU devices and does what training on one device does
-  aot      libtpu's own compiler: not there yet
+  aot      libtpu's own compiler compiles it for the chips of --topology (v4:2x2x1,
+           v5e:2x2, v5p:2x2x1, v6e:2x2, or more): memory of a core beside the plan's,
+           whether it fits, operations, exchanges. --cell=2 compiles stage 2 alone.
+           Needs `pip install 'tfpipe[tpu-check]'`
 
 Nothing here runs on a TPU. Ends with 0 if all is as it must be, 1 if not or if it is
 refused, and 3 if a stage cannot be run here.
@@ -30,7 +33,7 @@ from tfpipe.params import Params
 from tfpipe.spelling import nearest
 from tfpipe.trainer import FLAGS, REFUSALS, model_params
 from tools import tpu_subject
-from tools.tpu_subject import Subject
+from tools.tpu_subject import Findings, Subject, UnavailableError
 
 # Compiled in several parts at once, a large program has hung for ever (TF 2.21, CPU).
 _ALONE = "--xla_cpu_parallel_codegen_split_count=1"
@@ -42,12 +45,14 @@ SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "set")
 for _name in SHARED:
   flags.declare_key_flag(_name)
 
+OWN = ("stage", "topology", "cell")
 STAGES = ("graph", "hlo", "virtual", "aot")
 UNAVAILABLE = 3
 """Exit code of a stage that cannot be run here."""
-_MODULES = {"graph": "tpu_graph", "hlo": "tpu_hlo", "virtual": "tpu_virtual"}
 
 _STAGE = flags.DEFINE_string("stage", None, f"What to check: {', '.join(STAGES)}.")
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "With --stage=aot: for what.")
+_CELL = flags.DEFINE_integer("cell", None, "With --stage=aot: one stage by number.")
 
 
 def _check_flags(argv: Sequence[str]) -> None:
@@ -58,7 +63,7 @@ def _check_flags(argv: Sequence[str]) -> None:
     raise ValueError("--model is missing; it names an experiment")
   for flag in FLAGS.get_flags_for_module("tfpipe.trainer"):
     if flag.present and flag.name not in SHARED:
-      known = ", --".join(sorted({*SHARED, _STAGE.name}))
+      known = ", --".join(sorted({*SHARED, *OWN}))
       raise ValueError(f"--{flag.name} has no effect here; flags are --{known}")
   if _STAGE.value not in STAGES:
     found = "is missing" if _STAGE.value is None else f"= {_STAGE.value!r}"
@@ -66,6 +71,9 @@ def _check_flags(argv: Sequence[str]) -> None:
       f"--stage {found}: must be one of {', '.join(STAGES)}"
       f"{nearest(_STAGE.value or '', STAGES)}"
     )
+  for flag in (_TOPOLOGY, _CELL):
+    if flag.present and _STAGE.value != "aot":
+      raise ValueError(f"--{flag.name} has no effect with --stage={_STAGE.value}")
 
 
 def _params() -> Params:
@@ -76,15 +84,23 @@ def _params() -> Params:
   return model_params(FLAGS.model, [*FLAGS.set, *given])
 
 
+def _checked(subject: Subject) -> Findings:
+  """Checks; a stage's module is loaded for that stage only."""
+  stage = importlib.import_module(f"tools.tpu_{_STAGE.value}")
+  if _STAGE.value != "aot":
+    return stage.check(subject)
+  cell = -1 if _CELL.value is None else _CELL.value
+  chips = stage.topology(_TOPOLOGY.value, len(subject.plan.cells))
+  return stage.check(subject, chips, cell)
+
+
 def _run(subject: Subject) -> None:
-  print(subject.title())
-  if _STAGE.value not in _MODULES:
-    print(
-      f"stage {_STAGE.value}: NOT RUN. It needs libtpu's compiler, which this version "
-      "of tfpipe does not call yet; nothing has been compiled for a TPU"
-    )
+  print(subject.title(), flush=True)
+  try:
+    found = _checked(subject)
+  except UnavailableError as error:
+    print(f"stage {_STAGE.value}: NOT RUN: {error}; nothing has been compiled")
     sys.exit(UNAVAILABLE)
-  found = importlib.import_module(f"tools.{_MODULES[_STAGE.value]}").check(subject)
   for line in found.lines:
     print(f"  {line}")
   print(f"stage {_STAGE.value}: {'failed' if found.wrong else 'passed'}, not on a TPU")

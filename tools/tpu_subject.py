@@ -27,6 +27,10 @@ _UNKNOWN = {
 """Fields that have no effect here, and what they must be."""
 
 
+class UnavailableError(Exception):
+  """A check cannot be run here."""
+
+
 @dataclasses.dataclass
 class Findings:
   """What a check has found.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -131,9 +132,12 @@ def test_compiled_it_recomputes_and_a_dropped_tie_is_found():
   assert ended.stdout.startswith("core 0, optimized, 2 micro-batches")
 
 
-def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys):
+def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   assert run(*flags_of(2, 2), "--stage=aot") == tool.UNAVAILABLE == 3
-  assert "stage aot: NOT RUN" in capsys.readouterr().out
+  text = capsys.readouterr().out
+  assert "stage aot: NOT RUN: jax and libtpu are not installed: pip install" in text
+  assert "'tfpipe[tpu-check]'; nothing has been compiled" in text
 
 
 @pytest.mark.parametrize(
