@@ -6,6 +6,9 @@
 cannot compile. Prints one line of JSON. No TPU is needed, and none is used.
 """
 
+# jax is in an extra of its own.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -55,7 +58,6 @@ def compile_text(topology: str, num_cores: int, text: str) -> dict[str, Any]:
   import numpy as np
 
   # No public part of jax compiles a module of one's own: its version is pinned.
-  # pyright: reportMissingImports=false
   from jax._src.interpreters import mlir
   from jax._src.lib import xla_client
   from jax.experimental import topologies
