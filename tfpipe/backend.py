@@ -110,6 +110,16 @@ def check(p: Params) -> None:
       )
 
 
+def check_schedule(pipe: Params, schedule: Schedule) -> None:
+  """Checks that the back end can run a schedule.
+
+  Raises:
+    ValueError: its ticks do not line up.
+  """
+  if pipe.backend == "spmd":
+    ticks.table(schedule)
+
+
 def check_plan(
   p: Params,
   schedule: Schedule,
@@ -120,7 +130,7 @@ def check_plan(
 
   Args:
     p: of the run, checked by `check`.
-    schedule: of the plan.
+    schedule: of the plan, checked by `check_schedule`.
     cells: likewise.
     costs: likewise.
 
