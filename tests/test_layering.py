@@ -16,6 +16,7 @@ LONGEST_FILE = 400
 
 # Parts without TensorFlow. `schedule` stands for the whole package.
 BASE = {
+  "backend",
   "cost",
   "draft",
   "error_text",
@@ -59,7 +60,9 @@ MAY_IMPORT = {
   "lazy": set(),
   "optimizers": {"checks", "lazy", "packed", "params", "spelling", "traced"},
   "pipeline": {*BASE, "layers", "lazy", "optimizers", "packed", "structure", "traced"},
-  "program": {*BASE, "input", "lazy", "optimizers", "pipeline", "structure", "task"},
+  "program": {
+    *(*BASE, "input", "lazy", "optimizers", "pipeline", "spmd", "structure", "task"),
+  },
   "spmd": {
     *("layers", "lazy", "optimizers", "pipeline", "schedule"),
     *("structure", "traced"),

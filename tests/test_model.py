@@ -81,8 +81,11 @@ def test_every_parameter_is_checked():
   saving |= {"warm_start", "warm_start_rules"}
   # tests/program/test_guard_params.py
   guards = {"loss_spike", "on_loss_spike", "step_timeout_secs"}
+  # tests/test_backend.py
+  backend = {"pipeline.backend", "pipeline.tpu", "train.steps_per_call"}
   assert paths == {
     *_COUNTS,
+    *backend,
     "train.deterministic",
     *(f"pipeline.{key}" for key in others),
     *(f"train.{key}" for key in saving | guards),

@@ -7,7 +7,15 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tfpipe import layer_times, memory, model, partition, schedule, schedule_search
+from tfpipe import (
+  backend,
+  layer_times,
+  memory,
+  model,
+  partition,
+  schedule,
+  schedule_search,
+)
 from tfpipe.cost import LayerCost
 from tfpipe.hardware import Hardware
 from tfpipe.layer_times import LayerTime
@@ -142,6 +150,7 @@ def make(pipe: Params, network: Network) -> Draft:
       f"pipeline.schedule={pipe.schedule!r}: schedule {made.name} has "
       f"{made.num_updates} updates; one can be trained"
     )
+  backend.check_schedule(pipe, made)
   model.check_devices(pipe.devices, made.num_devices)
   model.check_cpus(pipe.devices, made.num_devices)
   return Draft(network, pipe, costs, layers, measured, cells, made)

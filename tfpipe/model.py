@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from tfpipe import error_text, hardware, saving, schedule
+from tfpipe import backend, error_text, hardware, saving, schedule
 from tfpipe.params import InstantiableParams, Params
 from tfpipe.spelling import nearest
 
@@ -92,6 +92,7 @@ def PipelineParams() -> Params:
     "'auto' (GPUs if there are any, else logical CPUs), 'cpu', 'gpu', or device names "
     "separated by commas, one per partition.",
   )
+  backend.define(p)
   return p
 
 
@@ -108,6 +109,7 @@ def TrainParams() -> Params:
     "such version is an error at the first step.",
   )
   p.Define("log_interval_steps", 10, "Steps between lines of progress.")
+  backend.define_steps(p)
   saving.define(p)
   p.Define(
     "hardware",
@@ -209,6 +211,7 @@ def check(p: Params) -> None:
   saving.check(p.train, evaluates=p.eval_input is not None)
   _check_guards(p.train)
   _check_hardware(p.train.hardware)
+  backend.check(p)
 
 
 @contextlib.contextmanager

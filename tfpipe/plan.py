@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 
+from tfpipe import backend, memory, model, partition, saving, units
 from tfpipe import draft as draft_lib
-from tfpipe import memory, model, partition, saving, units
 from tfpipe.cost import LayerCost
 from tfpipe.draft import Draft
 from tfpipe.hardware import Hardware
@@ -110,6 +110,7 @@ def make(
     costs = network.costs(p.pipeline.num_micro_batches, "eval_input")
     saving.check_metric(p.train, costs[-1].out_shapes)
   draft = draft_lib.make(p.pipeline, network)
+  meeting = backend.check_plan(p, draft.schedule, draft.cells, draft.costs)
   rows, remat, same = draft.memory(), p.pipeline.remat, draft.same_devices
   other = "cell" if remat == "none" else "none"
   activations = {
@@ -127,7 +128,7 @@ def make(
     activations=activations,
     hardware=hardware,
     same_devices=same,
-    notes=tuple(_notes(draft, hardware, activations)),
+    notes=(*_notes(draft, hardware, activations), *meeting),
   )
 
 

@@ -113,6 +113,7 @@ flags.DEFINE_string(
   "timeline.json, and trace.json for Perfetto.",
 )
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
+flags.DEFINE_string("tpu", None, "Cloud TPU: local, or its name; one program trains.")
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
 flags.DEFINE_integer(
   "max_restarts",
@@ -154,6 +155,7 @@ _SHORT = {
   "remat": "pipeline.remat",
   "layer_times": "pipeline.layer_times",
   "devices": "pipeline.devices",
+  "tpu": "pipeline.tpu",
   "max_steps": "train.max_steps",
   "deterministic": "train.deterministic",
 }
@@ -224,7 +226,7 @@ def overrides() -> list[str]:
     for flag, path in _SHORT.items()
     if FLAGS[flag].value is not None
   ]
-  return [*FLAGS.set, *short]
+  return [*FLAGS.set, *short, *(["pipeline.backend=spmd"] if FLAGS.tpu else [])]
 
 
 def _logdir() -> pathlib.Path:
@@ -297,7 +299,7 @@ def _set_up(
     for name in modes.inputs(FLAGS.mode, params):
       with model.naming(name):
         params.Get(name).Instantiate().check_data()
-    run = Run(params, plan)
+    run = Run(params, plan, trains=trains)
   show("devices " + ", ".join(run.devices))
   restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
   if source and not restored:

@@ -41,7 +41,7 @@ if _ALONE not in os.environ.get("XLA_FLAGS", ""):
   os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ALONE}".strip()
 
 # Flags of the trainer that mean the same here; its others mean nothing.
-SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "set")
+SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "remat", "set")
 for _name in SHARED:
   flags.declare_key_flag(_name)
 
@@ -77,7 +77,7 @@ def _check_flags(argv: Sequence[str]) -> None:
 
 
 def _params() -> Params:
-  names = ("num_partitions", "num_micro_batches", "schedule")
+  names = ("num_partitions", "num_micro_batches", "schedule", "remat")
   given = [
     f"pipeline.{n}={FLAGS[n].value}" for n in names if FLAGS[n].value is not None
   ]

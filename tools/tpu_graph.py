@@ -15,6 +15,7 @@ import numpy as np
 
 from tfpipe.lazy import tf
 from tfpipe.spmd.collectives import Alone, Tpu
+from tfpipe.spmd.devices import Devices
 from tfpipe.spmd.program import Program
 from tools.tpu_subject import Findings, Subject
 
@@ -111,9 +112,9 @@ def _some(texts: Sequence[str]) -> str:
 
 
 def build(program: Program) -> tf.Graph:
-  """Builds a step of all cores within `strategy.run`."""
-  state, network = program.first_state()[0], program.network
-  _cut_layers(program, state)
+  """Builds a step of all cores within `strategy.run`, from variables to variables."""
+  network = program.network
+  _cut_layers(program)
   with tf.Graph().as_default() as graph:
     strategy = tf.distribute.TPUStrategy(
       _resolver(program.num_replicas),
@@ -121,34 +122,23 @@ def build(program: Program) -> tf.Graph:
         _topology(program.num_replicas), num_replicas=program.num_replicas
       ),
     )
-    given = {
-      name: tf.compat.v1.placeholder(value.dtype, value.shape, name=f"state/{name}")
-      for name, value in state.items()
-    }
     batch = {
       name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name=f"batch/{name}")
       for name, spec in network.batch.items()
     }
-
-    def replica() -> dict:
-      context = tf.distribute.get_replica_context()
-      number = tf.cast(context.replica_id_in_sync_group, tf.int32)
-      return program.step(Tpu(), number, given, batch)
-
-    strategy.run(tf.function(replica, autograph=False))
+    Devices(program, strategy, lambda _: Tpu()).build(batch)
   return graph
 
 
-def _cut_layers(program: Program, state: Mapping[str, np.ndarray]) -> None:
+def _cut_layers(program: Program) -> None:
   """Has the functions of layers made: they compute constants, which a graph cannot."""
-  specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in state.items()}
 
   def step(given: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]) -> dict:
     unknown = tf.zeros([8 * program.ticks.num_ticks + 16])
     return program.step(Alone(unknown), tf.constant(0), given, batch)
 
   tf.function(step, autograph=False).get_concrete_function(
-    specs, dict(program.network.batch)
+    program.specs(), dict(program.network.batch)
   )
 
 

@@ -66,7 +66,11 @@ def _step_args(program: Program) -> tuple:
   # As many as there can be exchanges: in a tick two of each dtype, and a few more.
   count = 8 * program.ticks.num_ticks + 16
   unknown = np.zeros([count], np.float32)
-  return np.zeros([], np.int32), program.first_state()[0], batch, unknown
+  state = {
+    name: np.zeros(static_shape(spec), spec.dtype.as_numpy_dtype)
+    for name, spec in program.specs().items()
+  }
+  return np.zeros([], np.int32), state, batch, unknown
 
 
 def _step(

@@ -17,15 +17,6 @@ from tfpipe.schedule.ticks import Ticks
 from tfpipe.spmd.network import StagedNetwork
 from tfpipe.spmd.program import Program
 
-_UNKNOWN = {
-  "pipeline.xla": False,
-  "pipeline.devices": "auto",
-  "pipeline.intra_op_threads": 0,
-  "train.loss_spike": 0.0,
-  "train.deterministic": False,
-}
-"""Fields that have no effect here, and what they must be."""
-
 
 class UnavailableError(Exception):
   """A check cannot be run here."""
@@ -97,6 +88,7 @@ class Subject:
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       compute_dtype=params.pipeline.compute_dtype,
+      remat=params.pipeline.remat,
     )
     return Program(network, self.ticks, params.task.learner.Instantiate())
 
@@ -117,19 +109,6 @@ def make(params: Params) -> Subject:
   Raises:
     ValueError, TypeError, AttributeError, LookupError, OSError: a field is not allowed.
   """
-  for field, value in _UNKNOWN.items():
-    owner, name = field.split(".")
-    found = params.Get(owner).Get(name)
-    if found != value:
-      raise ValueError(
-        f"{field}={found!r}: must be {value!r}; one program for all devices knows "
-        "nothing of it"
-      )
+  params.pipeline.backend = "spmd"
   plan = plan_lib.make(params)
-  ticks = ticks_lib.table(plan.schedule)
-  shapes = params.input.Instantiate().all_specs()
-  if len(shapes) > 1:
-    raise ValueError(
-      f"input gives batches of {len(shapes)} shapes; on TPUs it must be one"
-    )
-  return Subject(params, plan, ticks)
+  return Subject(params, plan, ticks_lib.table(plan.schedule))

@@ -8,9 +8,12 @@ import numpy as np
 
 from tfpipe import schedule
 from tfpipe.lazy import tf
+from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.pipeline import Pipeline
-from tfpipe.spmd.virtual import VirtualDevices
+from tfpipe.spmd import strategies
+from tfpipe.spmd.devices import Devices
+from tfpipe.spmd.program import STEP
 from tools.tpu_subject import Findings, Subject
 
 MARGIN = 1e-6
@@ -28,44 +31,65 @@ def check(subject: Subject) -> Findings:
   """Compares one training step with that of the trainer on one device."""
   placement.keep_bits()
   stages = subject.params.pipeline.num_partitions
-  devices = placement.resolve("cpu", max(stages, 2))[:stages]
+  names = placement.resolve("cpu", max(stages, 2))[:stages]
   batch = subject.batch()
   program = subject.program()
-  virtual = VirtualDevices(program, devices)
-  outputs = virtual.step([batch])
+  devices = Devices(program, *strategies.virtual(names))
+  pipeline, learner = _one_device(subject, names[0])
+  variables = {
+    **{f"weights/{name}": v for name, v in pipeline.weights.items()},
+    **learner.state(),
+    STEP: pipeline.step,
+  }
+  devices.load({name: variable.numpy() for name, variable in variables.items()})
   found = Findings()
   found.lines.append(
     f"one step of the program on {stages} virtual CPU devices, and on one device"
   )
-  gradients, scalars, state = _one_device(subject, devices[0], batch)
-  report = outputs[0]["update"]
-  own_scalars = {
-    "micro-batch losses": outputs[0]["micro_batch_losses"],
-    **{name: report[name] for name in _REPORTED},
-  }
-  _compare(found, "losses, norm and rate", own_scalars, scalars, MARGIN)
-  own = virtual.named("weights", [output["gradients"] for output in outputs])
-  _compare(found, "gradients", own, gradients, MARGIN)
-  for layout, name in (
-    ("weights", "new weights"),
-    ("fixed", "moving statistics"),
-    ("slots", "slots and averages"),
-  ):
-    values = virtual.values(layout)
-    if values:
-      _compare(found, name, values, {n: state[n] for n in values}, STATE_MARGIN)
+  fields = {name: tf.constant(field) for name, field in batch.items()}
+  expected = pipeline.gradient_function(subject.specs())(fields)
+  report = pipeline.train_function(learner, subject.specs())(fields)["update"]
+  outputs = devices.everywhere(devices.fed([batch]))
+  losses = "micro_batch_losses"
+  own, other = (
+    {losses: given[losses].numpy(), **{n: update[n].numpy() for n in _REPORTED}}
+    for given, update in ((outputs[0], outputs[0]["update"]), (expected, report))
+  )
+  _compare(found, "losses, norm and rate", own, other, MARGIN)
+  vectors = [output["gradients"].numpy() for output in outputs]
+  gradients = expected["gradient_sums"].items()
+  _compare(
+    found,
+    "gradients",
+    program.unpack("weights", vectors),
+    {f"weights/{name}": value.numpy() for name, value in gradients},
+    MARGIN,
+  )
+  _compare_states(
+    found, devices.entries(), {name: v.numpy() for name, v in variables.items()}
+  )
   return found
 
 
-def _one_device(
-  subject: Subject, device: str, batch: _Arrays
-) -> tuple[_Arrays, _Arrays, _Arrays]:
-  """Trains on a mini-batch as the trainer does with one partition.
+def _compare_states(found: Findings, state: _Arrays, expected: _Arrays) -> None:
+  """Notes how all entries of a checkpoint differ, by kind."""
+  kinds = {
+    "new weights and moving statistics": ("weights/",),
+    "slots and averages": ("slots/", "ema/"),
+    "sums of several calls": ("accumulators/",),
+    "counters": ("step", "learner/"),
+  }
+  for kind, prefixes in kinds.items():
+    own, other = (
+      {name: value for name, value in each.items() if name.startswith(prefixes)}
+      for each in (state, expected)
+    )
+    if own or other:
+      _compare(found, kind, own, other, STATE_MARGIN)
 
-  Returns:
-    gradients of the sum of the loss; losses and what the update reports; the state
-    then.
-  """
+
+def _one_device(subject: Subject, device: str) -> tuple[Pipeline, Learner]:
+  """Makes what trains with one partition."""
   params, task = subject.params, subject.params.task.Instantiate()
   layers = [layer.Instantiate() for layer in task.Layers()]
   pipeline = Pipeline(
@@ -79,18 +103,7 @@ def _one_device(
   )
   learner = params.task.learner.Instantiate()
   learner.create_state(pipeline.trainable(), pipeline.l2_names())
-  fields = {name: tf.constant(field) for name, field in batch.items()}
-  found = pipeline.gradient_function(subject.specs())(fields)
-  report = pipeline.train_function(learner, subject.specs())(fields)["update"]
-  variables = {**pipeline.weights, **learner.state()}
-  return (
-    {name: value.numpy() for name, value in found["gradient_sums"].items()},
-    {
-      "micro-batch losses": found["micro_batch_losses"].numpy(),
-      **{name: report[name].numpy() for name in _REPORTED},
-    },
-    {name: variable.numpy() for name, variable in variables.items()},
-  )
+  return pipeline, learner
 
 
 def _compare(

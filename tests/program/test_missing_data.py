@@ -22,7 +22,7 @@ class MadeError(Exception):
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-  def refuse(*arguments):
+  def refuse(*arguments, **settings):
     raise MadeError
 
   monkeypatch.setattr(trainer, "Run", refuse)

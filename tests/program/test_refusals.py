@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def tensorflow_must_not_start(monkeypatch):
-  def refuse(*arguments):
+  def refuse(*arguments, **settings):
     raise AssertionError("TensorFlow was started")
 
   monkeypatch.setattr(trainer, "Run", refuse)

@@ -60,7 +60,7 @@ TABLE = [
 
 @pytest.fixture(autouse=True)
 def no_run(monkeypatch):
-  def refuse(*arguments):
+  def refuse(*arguments, **settings):
     raise AssertionError("TensorFlow was started")
 
   monkeypatch.setattr(trainer, "Run", refuse)
@@ -80,7 +80,7 @@ def test_a_folder_that_another_process_has_just_trained_in_is_left_alone(
 ):
   folder = tmp_path / "run"
 
-  def make_run(*arguments):
+  def make_run(*arguments, **settings):
     # Meanwhile another process makes the folder, trains and ends.
     checkpoint_lib.save(folder, Checkpoint(9, {}, "e", "p"), keep=1)
     return types.SimpleNamespace(devices=[])

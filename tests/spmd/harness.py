@@ -1,4 +1,4 @@
-"""Runs small networks on virtual devices, and one after the other, for tests."""
+"""Runs small networks as one program for all devices, and on one device, for tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from tests.pipeline import harness
 from tests.pipeline.networks import Network
 from tfpipe import partition, schedule
 from tfpipe.optimizers import Learner
+from tfpipe.pipeline import placement
+from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.schedule.ticks import table
+from tfpipe.spmd import strategies
+from tfpipe.spmd.devices import Devices
 from tfpipe.spmd.network import StagedNetwork
 from tfpipe.spmd.program import Program
-from tfpipe.spmd.virtual import VirtualDevices
+
+MARGIN = 1e-6
 
 
 def make_program(
@@ -24,6 +29,7 @@ def make_program(
   num_pipelines: int = 1,
   learner: Learner | None = None,
   compute_dtype: str = "float32",
+  remat: str = "cell",
 ) -> Program:
   """Cuts layers evenly."""
   layers = [p.Instantiate() for p in network.layers()]
@@ -39,18 +45,64 @@ def make_program(
     input_fields=network.fields,
     seed=harness.SEED,
     compute_dtype=compute_dtype,
+    remat=remat,
   )
-  made = schedule.make(name, num_partitions, num_micro_batches, remat=True)
+  made = schedule.make(name, num_partitions, num_micro_batches, remat == "cell")
   return Program(staged, table(made), learner or harness.make_learner(), num_pipelines)
 
 
-def start(tf, network: Network, **how) -> VirtualDevices:
-  program = make_program(tf, network, **how)
-  cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
-  return VirtualDevices(program, cpus[: program.num_replicas])
+class Spmd:
+  """A network on virtual devices, with start values from the device back end."""
+
+  def __init__(self, tf, network: Network, steps: int = 1, **how) -> None:
+    placement.keep_bits()
+    self._tf = tf
+    self.program = make_program(tf, network, **how)
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    strategy, exchanges = strategies.virtual(cpus[: self.program.num_replicas])
+    self.devices = Devices(self.program, strategy, exchanges, steps)
+    self.devices.load(_first_entries(tf, network, how.get("learner")))
+
+  def step(self, batch, number: int = 1) -> list[dict]:
+    """Trains on a mini-batch, cut into those of pipelines; gives arrays."""
+    found = self.devices.everywhere(self.devices.fed(parts(batch, number)))
+    return self._tf.nest.map_structure(lambda tensor: tensor.numpy(), found)
+
+  def call(self, batches) -> dict:
+    """Trains on several mini-batches; gives what the first device gives, as arrays."""
+    found = self.devices.step(self.devices.fed([batches]))
+    return self._tf.nest.map_structure(lambda tensor: tensor.numpy(), found)
+
+
+def _first_entries(tf, network: Network, learner: Learner | None):
+  """Gives the state that a training begins with."""
+  pipeline = harness.make_pipeline(tf, network.layers(), input_fields=network.fields)
+  again = learner.params.Instantiate() if learner else harness.make_learner()
+  again.create_state(pipeline.trainable(), pipeline.l2_names())
+  return entries_of(pipeline, again)
+
+
+def entries(training: harness.Training) -> dict[str, np.ndarray]:
+  """Gives the state of the device back end by the names of checkpoint entries."""
+  return entries_of(training.pipeline, training.learner)
+
+
+def entries_of(pipeline: Pipeline, learner: Learner) -> dict[str, np.ndarray]:
+  weights = {f"weights/{n}": v.numpy() for n, v in pipeline.weights.items()}
+  state = {name: v.numpy() for name, v in learner.state().items()}
+  return {**weights, **state, "step": pipeline.step.numpy()}
 
 
 def parts(batch: dict[str, np.ndarray], number: int) -> list[dict[str, np.ndarray]]:
   """Cuts a mini-batch into those of pipelines."""
   cut = {name: np.split(array, number) for name, array in batch.items()}
   return [{name: pieces[i] for name, pieces in cut.items()} for i in range(number)]
+
+
+def assert_near(found, expected, margin: float = MARGIN) -> None:
+  """Asserts that arrays differ by little, relative to the largest number of each."""
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    scale = max(float(np.abs(value).max(initial=0.0)), 1e-30)
+    difference = float(np.abs(found[name] - value).max(initial=0.0)) / scale
+    assert difference <= margin, (name, difference)

@@ -15,14 +15,6 @@ from tfpipe.spmd.program import Program
 NETWORK = NETWORKS["tied"]
 
 
-def test_a_learner_that_gathers_several_calls(tf):
-  learner = harness.make_learner(accumulate_steps=2)
-  with pytest.raises(ValueError, match="accumulate_steps=2: must be 1"):
-    spmd.make_program(
-      tf, NETWORK, num_partitions=2, num_micro_batches=2, learner=learner
-    )
-
-
 def test_float16(tf):
   with pytest.raises(ValueError, match="compute_dtype='float16': must be one of"):
     spmd.make_program(
@@ -40,7 +32,7 @@ def test_micro_batches_that_do_not_divide_the_batch(tf):
   [
     (3, 2, True, "has 3 stages and 2 micro-batches.*cut into 2 and 2"),
     (2, 4, True, "has 2 stages and 4 micro-batches.*cut into 2 and 2"),
-    (2, 2, False, "pipeline.remat: must be 'cell'"),
+    (2, 2, False, "does not recompute cells, which is not pipeline.remat='cell'"),
   ],
 )
 def test_a_schedule_that_does_not_fit(tf, stages, number, remat, match):

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers.groups import Kind, opened, specs_of_handles
+from tfpipe.optimizers.rule import Rule, Scalars
 from tfpipe.traced import Function, read, trace
-
-if TYPE_CHECKING:
-  from tfpipe.optimizers.base import Optimizer
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupFunctions:
   """Traces each function once for a kind of groups.
 
-  The fields are `Learner`'s Params, but `packed`: whether functions take the variables
-  of a group as one value.
+  Attributes:
+    rule: how a weight learns.
+    packed: whether functions take the variables of a group as one value.
   """
 
-  optimizer: Optimizer
-  clip_norm: float
-  l2: float
-  ema_decay: float
+  rule: Rule
   packed: bool
   _made: dict[tuple[str, Kind], Function] = dataclasses.field(
     default_factory=dict, compare=False
@@ -61,7 +56,7 @@ class GroupFunctions:
         *kind, args[:count], self._opened(args[count:], count), strict=True
       ):
         weight = read(handle, shape) if l2 else None
-        halves.append(tf.nn.l2_loss(self._mean_gradient(total, divisor, weight)))
+        halves.append(tf.nn.l2_loss(self.rule.mean(total, divisor, weight)))
       return [tf.stack(halves)]
 
     variables = specs_of_handles(count, packed=self.packed)
@@ -83,45 +78,34 @@ class GroupFunctions:
     count = len(kind.shapes)
     return trace(body, specs_of_handles(count, packed=self.packed))
 
-  def _mean_gradient(
-    self, total: tf.Tensor, divisor: tf.Tensor, weight: tf.Tensor | None
-  ) -> tf.Tensor:
-    """Returns a gradient of the mean loss, with the L2 term of a weight."""
-    gradient = total / divisor
-    return gradient if weight is None else gradient + self.l2 * weight
-
   def _make_assign(self, kind: Kind) -> Function:
     """Makes the function (scalars, sums, variables) that updates the variables.
 
     It gives sum(x²)/2 of what was added to each weight, and of each new weight, or
     zeros: on CPUs that takes half as long as the update itself.
     """
-    slots = [self.optimizer.slot_specs(shape) for shape in kind.shapes]
+    slots = [self.rule.optimizer.slot_specs(shape) for shape in kind.shapes]
     number = self._num_variables(kind)
 
     def body(*args: tf.Tensor) -> list[tf.Tensor]:
       divisor, factor, rate, measure, count, ema_rate, *rest = args
+      scalars = Scalars(divisor, factor, rate, count, ema_rate)
       totals, given = rest[: len(slots)], rest[len(slots) :]
       variables = iter(self._opened(given, number))
       changes: list[tuple[tf.Tensor, tf.Tensor]] = []
       for shape, l2, own, total in zip(*kind, slots, totals, strict=True):
         handle = next(variables)
         weight = read(handle, shape)
-        gradient = self._mean_gradient(total, divisor, weight if l2 else None)
-        if self.clip_norm:
-          gradient *= factor
         places = {slot: next(variables) for slot in own}
         values = {slot: read(places[slot], own[slot].shape) for slot in own}
-        new_weight, new_values = self.optimizer.update(
-          weight, gradient, values, rate, count
-        )
+        new_weight, new_values = self.rule.new(weight, total, values, scalars, l2=l2)
         _assign(handle, new_weight)
         changes.append((weight, new_weight))
         for slot, place in places.items():
           _assign(place, new_values[slot])
-        if self.ema_decay:
+        if self.rule.ema_decay:
           average = next(variables)
-          move = ema_rate * (read(average, shape) - new_weight)
+          move = self.rule.move(read(average, shape), new_weight, scalars)
           tf.raw_ops.AssignSubVariableOp(resource=average, value=move)
       return _halves_of_changes(measure, changes)
 
@@ -137,8 +121,8 @@ class GroupFunctions:
 
   def _num_variables(self, kind: Kind) -> int:
     """Counts the weights of a group, their slots and averages."""
-    slots = [self.optimizer.slot_specs(shape) for shape in kind.shapes]
-    return sum(1 + len(own) + bool(self.ema_decay) for own in slots)
+    slots = [self.rule.optimizer.slot_specs(shape) for shape in kind.shapes]
+    return sum(1 + len(own) + bool(self.rule.ema_decay) for own in slots)
 
   def _assign_specs(self, kind: Kind) -> list[tf.TensorSpec]:
     scalars = [tf.TensorSpec([])] * 5

@@ -33,6 +33,7 @@ from tfpipe.optimizers.replicas import (
   local_replicas,
   sum_over_replicas,
 )
+from tfpipe.optimizers.rule import Rule
 from tfpipe.optimizers.update import Update
 from tfpipe.params import InstantiableParams, Params
 
@@ -103,12 +104,14 @@ class Learner:
     self._accumulate_steps = check_count(self, params, "accumulate_steps", 1)
     self._first_scale = loss_scale.check(self, params)
     update = Update(
-      optimizer=self.optimizer,
+      Rule(
+        optimizer=self.optimizer,
+        clip_norm=check_number(self, params, "clip_gradient_norm_to_value", "[0, inf)"),
+        l2=self._l2,
+        ema_decay=self._ema_decay,
+      ),
       schedule=schedule,
       learning_rate=check_number(self, params, "learning_rate", "[0, inf)"),
-      clip_norm=check_number(self, params, "clip_gradient_norm_to_value", "[0, inf)"),
-      l2=self._l2,
-      ema_decay=self._ema_decay,
       ema_ramp=check_bool(self, params, "ema_ramp"),
       scale_steps=check_count(self, params, "loss_scale_steps", 0) or loss_scale.STEPS,
       packed=False,
@@ -128,7 +131,7 @@ class Learner:
     return tuple(self._weights)
 
   @property
-  def rule(self) -> Update:
+  def update(self) -> Update:
     """How sums become an update, for who keeps weights and state elsewhere."""
     return self._updates[0]
 

@@ -16,9 +16,9 @@ from tfpipe.optimizers.state import SKIPS, STEP
 from tfpipe.traced import call, call_one_of
 
 if TYPE_CHECKING:
-  from tfpipe.optimizers.base import Optimizer
   from tfpipe.optimizers.learning_rate import LearningRateSchedule
   from tfpipe.optimizers.replicas import Replica
+  from tfpipe.optimizers.rule import Rule
 
   Tensors = Mapping[str, tf.Tensor]
   Metrics = dict[str, tf.Tensor]
@@ -29,24 +29,20 @@ class Update:
   """How gradients become an update; the fields are `Learner`'s Params.
 
   Attributes:
+    rule: how each weight learns.
     packed: whether functions take the variables of a layer as one value.
   """
 
-  optimizer: Optimizer
+  rule: Rule
   schedule: LearningRateSchedule | None
   learning_rate: float
-  clip_norm: float
-  l2: float
-  ema_decay: float
   ema_ramp: bool
   scale_steps: int
   packed: bool
 
   @functools.cached_property
   def _functions(self) -> GroupFunctions:
-    return GroupFunctions(
-      self.optimizer, self.clip_norm, self.l2, self.ema_decay, self.packed
-    )
+    return GroupFunctions(self.rule, self.packed)
 
   def run(
     self,
@@ -158,7 +154,7 @@ class Update:
     }
     halves = self._gathered("l2_halves", own, [], list(replica.weights))
     with tf.device(HOST):
-      return tf.cast(self.l2 * _sum(halves), tf.float32)
+      return tf.cast(self.rule.l2 * _sum(halves), tf.float32)
 
   def _gathered(
     self,
@@ -185,9 +181,9 @@ class Update:
 
   def clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
     """Returns what gradients of this norm are multiplied by."""
-    if not self.clip_norm:
+    if not self.rule.clip_norm:
       return tf.ones_like(norm)
-    return self.clip_norm / tf.maximum(norm, self.clip_norm)
+    return self.rule.clip_norm / tf.maximum(norm, self.rule.clip_norm)
 
   def _assign(
     self,
@@ -250,14 +246,16 @@ class Update:
     """Lists each weight of a group, its slots, and its average if there is one."""
     variables = []
     for name, shape in zip(group.names, group.kind.shapes, strict=True):
-      entries = [f"slots/{name}/{slot}" for slot in self.optimizer.slot_specs(shape)]
-      entries += [f"ema/{name}"] if self.ema_decay else []
+      entries = [
+        f"slots/{name}/{slot}" for slot in self.rule.optimizer.slot_specs(shape)
+      ]
+      entries += [f"ema/{name}"] if self.rule.ema_decay else []
       variables += [replica.weights[name], *[replica.state[e] for e in entries]]
     return variables
 
   def decay(self, count: tf.Tensor) -> tf.Tensor:
     """Returns the decay of the averages in an update, counted from 1."""
-    decay = tf.constant(self.ema_decay)
+    decay = tf.constant(self.rule.ema_decay)
     if not self.ema_ramp:
       return decay
     return tf.minimum(decay, (1 + count) / (10 + count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+from tfpipe.program import calls
 from tfpipe.program.evaluate import means
 from tfpipe.program.fetch import Fetcher
 from tfpipe.program.guard import Guard
@@ -53,7 +54,10 @@ def _step(run: Run, guard: Guard, folder: pathlib.Path) -> None:
   if batch is None:
     show(f"nothing to train: the training data ends after step {run.step}")
     return
-  outputs = guard.step(step, function, batch)
+  number = run.params.train.steps_per_call
+  (batch, *_), (outputs, *_) = (
+    calls.parts(values, number) for values in (batch, guard.step(step, function, batch))
+  )
   guard.check(step, batch, outputs)
   values = means(outputs["metrics"])
   values["grad_norm"] = float(outputs["update"]["grad_norm"])

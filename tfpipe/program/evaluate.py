@@ -39,6 +39,7 @@ def evaluate(
   sums: dict[str, float] = {}
   weights: dict[str, float] = {}
   what = f"evaluating step {run.step}"
+  run.pull()
   with Fetcher(iter(source.dataset()), stop) as batches:
     for number in itertools.count(1):
       one = f"{what}, batch {number}"

@@ -7,7 +7,6 @@ there are any.
 
 from __future__ import annotations
 
-import logging
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import micro_batch, mixed_precision
 from tfpipe.pipeline.predictor import Predictor, check_predicts
-from tfpipe.program import stop
+from tfpipe.program import quiet, stop
 from tfpipe.program.run import Run, tensor_specs
 
 _TOLERANCE = 1e-5
@@ -152,12 +151,8 @@ def _write(serve: Any, weights: Mapping[str, tf.Variable], path: pathlib.Path) -
   module = tf.Module()
   used = {id(variable) for variable in serve.variables}
   module.weights = {n: v for n, v in weights.items() if id(v) in used}  # pyright: ignore[reportAttributeAccessIssue]
-  before = logging.root.manager.disable
-  logging.disable(logging.INFO)  # names of parts of the graph, and the like
-  try:
+  with quiet.notes():  # names of parts of the graph, and the like
     tf.saved_model.save(module, str(path), signatures=serve)
-  finally:
-    logging.disable(before)
 
 
 def _check_metrics(

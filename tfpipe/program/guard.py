@@ -13,6 +13,7 @@ import numpy as np
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.program.again import Again, Batch
+from tfpipe.program.calls import parts
 from tfpipe.program.fetch import GivenUp
 from tfpipe.program.places import Places, short, unfinished
 from tfpipe.program.report import show
@@ -134,14 +135,21 @@ class Guard:
       raise StepError(f"{what}: {place}: {short(cause)}") from cause
 
   def step(self, step: int, function: Callable[[Batch], Any], batch: Batch) -> Any:
-    """Runs a step to its end.
+    """Runs a step, or those of a call, to its end.
+
+    Args:
+      step: number of the first.
+      function: of the run.
+      batch: what it is called with.
 
     Raises:
       StepError: it has failed.
     """
     self._num_steps += 1
+    number = self._run.params.train.steps_per_call
+    what = f"step {step}" if number == 1 else f"steps {step} to {step + number - 1}"
     try:
-      with self._watchdog.limit(f"step {step} runs", self._where):
+      with self._watchdog.limit(f"{what} run{'s' * (number == 1)}", self._where):
         outputs = function(batch)
         outputs["finite"].numpy()  # where a device is asynchronous, it waits here
         return outputs
@@ -149,8 +157,9 @@ class Guard:
       place, cause = self._places.of_error(str(error)), error
       # What was cancelled has not failed: something else has.
       if not place or isinstance(error, tf.errors.CancelledError):
-        place, cause = self._failing(step, batch) or (place or "the step", error)
-      raise StepError(f"step {step}: {place}: {short(cause)}") from cause
+        found = map(self._failing, range(step, step + number), parts(batch, number))
+        place, cause = next(filter(None, found), (place or "the step", error))
+      raise StepError(f"{what}: {place}: {short(cause)}") from cause
 
   def check(self, step: int, batch: Batch, outputs: Mapping) -> None:
     """Stops at what must not be learned from, if the Params say so; or shows it.
@@ -235,6 +244,7 @@ class Guard:
     return None
 
   def _where(self) -> str:
-    assert self._run.marks is not None
+    if self._run.marks is None:
+      return "one program for all devices does not tell which action it is at"
     counts = self._run.marks.read()
     return unfinished(self._run.plan.schedule, self._places, counts, self._num_steps)

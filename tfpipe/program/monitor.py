@@ -20,7 +20,7 @@ from tfpipe.cost import ArraySpec
 from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import samples
+from tfpipe.program import calls, samples
 from tfpipe.program.event_file import EventFile, HParam
 from tfpipe.program.run import Run
 from tfpipe.timeline import Timeline
@@ -60,8 +60,9 @@ class Monitor:
       self._waited += time.monotonic() - asked
       if batch is None:
         return
-      self._waits += 1
-      self._tokens += _num_tokens(batch)
+      steps = calls.parts(batch, self._run.params.train.steps_per_call)
+      self._waits += len(steps)
+      self._tokens += sum(map(_num_tokens, steps))
       yield batch
 
   def start(self, batch: Mapping[str, Any]) -> dict[str, float]:

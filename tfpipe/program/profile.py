@@ -68,6 +68,11 @@ class Profiler:
         f"--profile={window.first}:{window.count}: the run continues after step "
         f"{run.step}; the first step that can be measured is {run.step + 2}"
       )
+    if run.params.pipeline.backend == "spmd":
+      raise ValueError(
+        "--profile: needs pipeline.backend='devices'; one program for all devices does "
+        "not tell when it does which action"
+      )
     others = [name for name in run.devices if "CPU" not in name.upper()]
     if others:
       raise ValueError(

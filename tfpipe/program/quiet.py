@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -37,3 +38,14 @@ def start_up() -> Iterator[None]:
       for line in held.read().decode(errors="replace").splitlines():
         if not _NOTES.match(line):
           print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[None]:
+  """Leaves out what TensorFlow's Python notes meanwhile, but for warnings."""
+  before = logging.root.manager.disable
+  logging.disable(logging.INFO)
+  try:
+    yield
+  finally:
+    logging.disable(before)

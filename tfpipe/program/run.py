@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.pipeline.probe import Probe
 from tfpipe.plan import Plan
-from tfpipe.program.batches import ahead, by_shape
+from tfpipe.program import training
+from tfpipe.program.batches import by_shape
 from tfpipe.program.checkpoint import Checkpoint, check_matches
 from tfpipe.structure import static_shape
 from tfpipe.task import Task
@@ -36,7 +37,7 @@ class Run:
   Attributes:
     params: the Params of the run.
     plan: what was planned from them.
-    devices: full device names, by the schedule's device numbers.
+    devices: full names of what trains, by the schedule's device numbers.
     pipeline: weights and functions.
     learner: the optimizer and its state.
     input: training input.
@@ -44,7 +45,7 @@ class Run:
     marks: how far each device is in a step, None unless `train.step_timeout_secs` is.
   """
 
-  def __init__(self, params: Params, plan: Plan) -> None:
+  def __init__(self, params: Params, plan: Plan, *, trains: bool = True) -> None:
     self.params = params
     self.plan = plan
     # Everything that can be refused is made before the first device is touched.
@@ -55,11 +56,12 @@ class Run:
       params.eval_input.Instantiate() if params.eval_input else None
     )
     placement.set_intra_op_threads(params.pipeline.intra_op_threads)
-    self.devices = placement.resolve(params.pipeline.devices, plan.schedule.num_devices)
+    self._training = training.make(params, plan, trains=trains)
+    self.devices = self._training.devices
     placement.keep_bits()
     if params.train.deterministic:
       tf.config.experimental.enable_op_determinism()
-    self.pipeline = self._pipeline(task, self.devices)
+    self.pipeline = self._pipeline(task, self._training.hosts)
     self.learner.create_state(
       self.pipeline.trainable(),
       self.pipeline.l2_names(),
@@ -72,7 +74,9 @@ class Run:
       self.losses = LossWindow(
         train.loss_spike, refuses=refuses, device=self.devices[-1]
       )
-    self.marks = Marks(plan.schedule.num_devices) if train.step_timeout_secs else None
+    # One program for all devices does not tell how far each is.
+    tells = train.step_timeout_secs and params.pipeline.backend == "devices"
+    self.marks = Marks(plan.schedule.num_devices) if tells else None
 
   def _pipeline(self, task: Task, devices: Sequence[str]) -> Pipeline:
     params, plan = self.params, self.plan
@@ -97,6 +101,7 @@ class Run:
       batch: a mini-batch of the shape it is for.
       one_device: run all layers on the host, not each where it is.
     """
+    self.pull()
     specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in batch.items()}
     return self.pipeline.probe(specs, one_device=one_device)
 
@@ -104,26 +109,17 @@ class Run:
     """Traces the training step; see `Pipeline.train_function`.
 
     Returns:
-      a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
-      alike.
+      what is called with a batch of `batches`. With `train.steps_per_call` above 1 it
+      makes so many steps, and each tensor it gives has a first axis for them.
     """
-    every = self.params.train.log_interval_steps
-    return by_shape(
-      self.input,
-      lambda specs: self.pipeline.train_function(
-        self.learner,
-        specs,
-        timed=timed,
-        marks=self.marks,
-        losses=self.losses,
-        measure_every=every,
-      ),
-    )
+    return self._training.function(self, timed=timed)
 
   def eval_function(self) -> Any:
     """Traces evaluation, with the moving averages of the weights if there are any.
 
-    Returns: as `train_function`.
+    Returns:
+      a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
+      alike.
     """
     assert self.eval_input is not None
     averages = self.averages()
@@ -139,6 +135,7 @@ class Run:
     Raises:
       tf.errors.OpError: an operation fails.
     """
+    self.pull()
     task = self.params.task.Instantiate()
     alone = self._pipeline(task, [HOST] * len(self.devices))
     specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in batch.items()}
@@ -153,13 +150,14 @@ class Run:
       if name.startswith(prefix)
     }
 
-  def batches(self) -> tf.data.Dataset:
-    """Gives the training batches from this step on.
+  def batches(self) -> Iterable[Any]:
+    """Gives the training batches from this step on, brought to the devices.
 
-    They are where the first stage is: copied to a GPU while the step before runs.
+    With `train.steps_per_call` above 1 so many at a time, along a first axis.
 
     Raises:
-      ValueError: the data has ended before this step.
+      ValueError: the data has ended before this step, or calls would begin between
+        those of a run from the start.
     """
     source = self.input
     if not source.params.repeat and self.step > source.steps_per_epoch:
@@ -167,16 +165,28 @@ class Run:
         f"input.repeat=False: the data ends after step {source.steps_per_epoch}, and "
         f"the run is at step {self.step}; it must be True to go on"
       )
-    first = self.devices[self.plan.schedule.placement[0][0]]
-    return ahead(self.input.dataset(start_step=self.step), first)
+    steps = self.params.train.steps_per_call
+    if self.step % steps:
+      raise ValueError(
+        f"train.steps_per_call={steps}: must divide the step that the run continues "
+        f"from, {self.step}"
+      )
+    return self._training.feed(self, self.input.dataset(start_step=self.step))
 
   @property
   def step(self) -> int:
     """Mini-batches seen."""
     return int(self.pipeline.step.numpy())
 
+  def pull(self) -> None:
+    """Gives all variables the state after the last step."""
+    self._training.pull(self.state())
+
   def state(self) -> dict[str, tf.Variable]:
-    """All variables by the names of their checkpoint entries."""
+    """All variables by the names of their checkpoint entries.
+
+    Their values are the state since the last `pull`.
+    """
     weights = {f"weights/{name}": v for name, v in self.pipeline.weights.items()}
     losses = {LOSSES: self.losses.losses} if self.losses else {}
     return {**weights, **self.learner.state(), **losses, "step": self.pipeline.step}
@@ -191,6 +201,7 @@ class Run:
     Args:
       score: metric and value for which it is the best of its run.
     """
+    self.pull()
     arrays = {name: np.asarray(v.numpy()) for name, v in self.state().items()}
     text = self.params.ToText()
     return Checkpoint(self.step, arrays, self.params.name, text, score)
@@ -210,6 +221,7 @@ class Run:
     check_matches(checkpoint, _specs(self.state()))
     for name, variable in self.state().items():
       variable.assign(checkpoint.arrays[name])
+    self._training.push()
 
   def _with_guards(self, checkpoint: Checkpoint) -> Checkpoint:
     """Lets a run begin or cease to look for spikes, or to scale its loss."""
@@ -238,6 +250,7 @@ class Run:
         for entry, spec in self.learner.state_specs(name, value.shape).items():
           if spec.initial is None:
             state[entry].assign(value)
+    self._training.push()
 
 
 def tensor_specs(source: Input) -> Mapping[str, tf.TensorSpec]:

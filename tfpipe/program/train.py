@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tfpipe.program import calls, metrics_cut, run_folder, run_page
 from tfpipe.program import checkpoint as checkpoint_lib
-from tfpipe.program import metrics_cut, run_folder, run_page
 from tfpipe.program import stop as stop_lib
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.fetch import Fetcher, GivenUp
@@ -84,7 +84,8 @@ class Trainer:
     self._first_step = run.step
     self._stop: StopSignal | None = None
     # Steps that take longer, for a function is made for them.
-    self._traced_at = {run.step + 1, profile.first - 1 if profile else 0}
+    first = range(run.step + 1, run.step + 1 + self._p.steps_per_call)
+    self._traced_at = {*first, profile.first - 1 if profile else 0}
     self._saver = Saver(run, logdir)
     # What is wrong with the data is found here, before the first step.
     if trains:
@@ -140,21 +141,25 @@ class Trainer:
             ended = f"the training data ended after step {step}"
             show(ended)
             break
-          step += 1
-          if step - 1 == self._first_step:
-            self._metrics.write("plan", step - 1, self._monitor.start(batch))
-          outputs = self._step(function, step, batch)
-          saver.check()
-          self._guard.check(step, batch, outputs)
-          if step in self._traced_at:
-            progress.restart(step)
-          last = step == p.max_steps
-          if step % p.log_interval_steps == 0 or last:
-            self._log(step, outputs, progress)
+          each = calls.parts(batch, p.steps_per_call)
+          if step == self._first_step:
+            self._metrics.write("plan", step, self._monitor.start(each[0]))
+          outputs = self._step(function, step + 1, batch)
+          for part, given in zip(
+            each, calls.parts(outputs, p.steps_per_call), strict=True
+          ):
+            step += 1
+            saver.check()
+            self._guard.check(step, part, given)
+            if step in self._traced_at:
+              progress.restart(step)
+            if step % p.log_interval_steps == 0 or step == p.max_steps:
+              self._log(step, given, progress)
           self._line.step(step)
           if saver.is_due(step):
             saver.save()
-          if p.eval_interval_steps and step % p.eval_interval_steps == 0 and not last:
+          every = p.eval_interval_steps
+          if every and step % every == 0 and step < p.max_steps:
             saver.save()
             self._evaluate()
             progress.restart(step)

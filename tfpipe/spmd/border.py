@@ -1,4 +1,4 @@
-"""What crosses from stage to stage, as vectors of one length for each dtype."""
+"""What stages hand on or keep, as vectors of one length for each dtype."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _CARRIED = {
 
 
 class Border:
-  """The tensors of each border, of whatever number and shapes.
+  """The tensors of each border, or stage, of whatever number and shapes.
 
   Args:
     borders: for each border what crosses it.
+    text: says for a message what a tensor does there; `{}` stands for the number.
 
   Attributes:
     sizes: dtype → length of its vector: that of the longest.
@@ -36,13 +37,23 @@ class Border:
     ValueError: a dtype cannot cross, or a dimension is not known.
   """
 
-  def __init__(self, borders: Sequence[Sequence[tf.TensorSpec]]) -> None:
+  def __init__(
+    self,
+    borders: Sequence[Sequence[tf.TensorSpec]],
+    text: str = "crosses from stage {} to the next",
+  ) -> None:
     self._borders = [list(specs) for specs in borders]
     self.sizes: dict[str, int] = {}
     for number, specs in enumerate(self._borders):
       own: dict[str, int] = {}
       for spec in specs:
-        own[_carried(spec, number)] = own.get(_carried(spec, number), 0) + _size(spec)
+        if spec.dtype.name not in _CARRIED:
+          raise ValueError(
+            f"a tensor of {spec.dtype.name} {text.format(number)}: where all devices "
+            f"run one program, it must be one of {', '.join(_CARRIED)}"
+          )
+        dtype = _CARRIED[spec.dtype.name]
+        own[dtype] = own.get(dtype, 0) + _size(spec)
       for dtype, size in own.items():
         self.sizes[dtype] = max(size, self.sizes.get(dtype, 1))
 
@@ -54,7 +65,7 @@ class Border:
     """Makes the vectors of the tensors that cross a border."""
     parts: dict[str, list[tf.Tensor]] = {dtype: [] for dtype in self.sizes}
     for tensor, spec in zip(tensors, self._borders[border], strict=True):
-      dtype = _carried(spec, border)
+      dtype = _CARRIED[spec.dtype.name]
       parts[dtype].append(tf.reshape(tf.cast(tensor, dtype), [-1]))
     return {
       dtype: padded(own, self.sizes[dtype], tf.as_dtype(dtype))
@@ -66,20 +77,11 @@ class Border:
     places = dict.fromkeys(self.sizes, 0)
     found = []
     for spec in self._borders[border]:
-      dtype, size = _carried(spec, border), _size(spec)
+      dtype, size = _CARRIED[spec.dtype.name], _size(spec)
       part = vectors[dtype][places[dtype] : places[dtype] + size]
       places[dtype] += size
       found.append(tf.cast(tf.reshape(part, static_shape(spec)), spec.dtype))
     return found
-
-
-def _carried(spec: tf.TensorSpec, border: int) -> str:
-  if spec.dtype.name not in _CARRIED:
-    raise ValueError(
-      f"a tensor of {spec.dtype.name} crosses from stage {border} to the next: on TPUs "
-      f"it must be one of {', '.join(_CARRIED)}"
-    )
-  return _CARRIED[spec.dtype.name]
 
 
 def _size(spec: tf.TensorSpec) -> int:

@@ -57,8 +57,8 @@ class Layout:
         start = end
     return found
 
-  def unpack(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-    """Takes the vectors of all stages, [stages, size], apart; of copies the first.
+  def unpack(self, vectors: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Takes the vectors of all stages, each [size], apart; of copies the first.
 
     Raises:
       ValueError: copies in several stages are not equal.

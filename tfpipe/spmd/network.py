@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tfpipe.layers.base import Layer
 from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
@@ -44,13 +42,15 @@ class StagedNetwork:
     input_fields: batch fields that enter the first layer.
     seed: of start values and random numbers.
     compute_dtype: what layers compute in.
+    remat: what a forward keeps for its backward, see `Stage`.
 
   Attributes:
-    layers: as given, and `ranges`, `batch`, `input_fields`.
+    layers: as given, and `ranges`, `batch`, `input_fields`, `remat`.
     stages: what each stage computes.
     sizes: see `Sizes`.
     inputs: what crosses to the next stage, and
     gradients: back to the one before.
+    kept: what each stage keeps between a forward and its backward.
     weights: the weights that learn, of each stage; a tied one is in several.
     fixed: all other weights of each stage.
     moments: the norms of each stage, and the shape of their moments.
@@ -70,6 +70,7 @@ class StagedNetwork:
     input_fields: Sequence[str],
     seed: int = 0,
     compute_dtype: str = "float32",
+    remat: str = "cell",
   ) -> None:
     if compute_dtype not in DTYPES:
       raise ValueError(
@@ -81,6 +82,7 @@ class StagedNetwork:
     checks.check_fields(batch, layers, input_fields)
     self.layers, self.ranges, self._seed = layers, ranges, seed
     self.input_fields = tuple(input_fields)
+    self.remat = remat
     mixed_precision.prepare(layers, compute_dtype, "")
     self.declared = declared_weights(layers)
     (rows, *_) = static_shape(next(iter(batch.values())))
@@ -90,20 +92,13 @@ class StagedNetwork:
     checks.check_metrics(cells[-1].function.out_specs, layers[-1].name)
     trainable = {name for name, w in self.declared.items() if w.trainable}
     self.stages = [
-      Stage(number, cell, keys, self._seed_keys())
+      Stage(number, cell, keys, self._seed_keys(), remat)
       for number, (cell, keys) in enumerate(
         zip(cells, gradient_keys(cells, trainable), strict=True)
       )
     ]
     self._check_learns(trainable)
     self._lay_out(cells, trainable)
-
-  def first_values(self) -> dict[str, np.ndarray]:
-    """Gives the start values of all weights."""
-    return {
-      name: weight.init.values(name, weight.shape, self._seed).numpy()
-      for name, weight in self.declared.items()
-    }
 
   def l2_names(self) -> list[str]:
     """Names of the weights that the L2 term of the loss counts."""
@@ -157,6 +152,7 @@ class StagedNetwork:
         for specs, stage in zip(crossing, self.stages[1:], strict=True)
       ]
     )
+    self.kept = Border([stage.kept for stage in self.stages], "is kept in stage {}")
     self.moments = Layout(
       tuple(
         {

@@ -12,7 +12,8 @@ runs on TPU cores, on logical CPUs, or is compiled for one core to be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,26 +25,30 @@ from tfpipe.spmd.flat_update import FlatUpdate
 from tfpipe.spmd.network import StagedNetwork
 from tfpipe.spmd.tick import TickLoop
 
-COUNTERS = ("step", "updates", "skips")
-"""Entries of the state that are int64 scalars: mini-batches seen, updates, and skipped
-ones in a row."""
+STEP = "step"
+"""Checkpoint entry of the number of mini-batches seen."""
+
+Arrays: TypeAlias = "Mapping[str, np.ndarray]"
 
 
 class Program:
   """The training step of a network on R pipelines of K devices.
 
-  The state of a device is a dict: `weights`, `fixed` and `slots`, vectors of its stage
-  in the layout of that name, and COUNTERS.
+  The state of a device is a dict: vectors of its stage in the layout of that name, and
+  scalars by the names of their checkpoint entries.
 
   Args:
     network: cut into K stages.
     ticks: when each stage does what.
     learner: how it learns; nothing of its state is used.
     num_pipelines: R, how many mini-batches of the network's size are one.
+    measure_every: the steps at whose multiples norms of update and weights are told;
+      0 for never.
 
   Attributes:
     num_replicas: R·K.
-    layouts: of the three vectors.
+    layouts: of the vectors.
+    counters: dtypes of the scalars.
 
   Raises:
     ValueError: network and ticks do not fit, or cannot run so.
@@ -55,6 +60,7 @@ class Program:
     ticks: Ticks,
     learner: Learner,
     num_pipelines: int = 1,
+    measure_every: int = 0,
   ) -> None:
     _check(network, ticks)
     if num_pipelines < 1:
@@ -63,24 +69,46 @@ class Program:
     self.ticks = ticks
     self._update = FlatUpdate(learner, network.weights, network.l2_names())
     self._num_pipelines = num_pipelines
+    self._measure_every = measure_every
     self._stages = network.sizes.stages
     self.num_replicas = num_pipelines * self._stages
     self.layouts = {
       "weights": network.weights,
       "fixed": network.fixed,
-      "slots": self._update.slots,
+      **self._update.layouts,
     }
+    self.counters = {STEP: np.int64, **self._update.counters}
 
-  def first_state(self) -> list[dict[str, np.ndarray]]:
-    """Gives the state that each device begins with."""
-    values = self.network.first_values()
-    values |= self._update.first_slots(values)
-    vectors = {name: layout.pack(values) for name, layout in self.layouts.items()}
-    counters = {name: np.zeros([], np.int64) for name in COUNTERS}
-    return [
-      {name: rows[n % self._stages] for name, rows in vectors.items()} | counters
-      for n in range(self.num_replicas)
-    ]
+  def specs(self) -> dict[str, tf.TensorSpec]:
+    """Describes the state of a device."""
+    vectors = {
+      name: tf.TensorSpec([layout.size]) for name, layout in self.layouts.items()
+    }
+    return vectors | {n: tf.TensorSpec([], t) for n, t in self.counters.items()}
+
+  def pack(self, name: str, entries: Arrays) -> list[np.ndarray]:
+    """Gives a part of the state of each stage.
+
+    Args:
+      name: of the part.
+      entries: values by the names of checkpoint entries.
+    """
+    if name in self.counters:
+      return [np.asarray(entries[name], self.counters[name])] * self._stages
+    shapes, prefix = self.layouts[name].stages, _prefix(name)
+    names = {entry for own in shapes for entry in own}
+    return list(self.layouts[name].pack({n: entries[prefix + n] for n in names}))
+
+  def unpack(self, name: str, parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Gives the checkpoint entries in a part of the state of all stages.
+
+    Raises:
+      ValueError: copies are not equal.
+    """
+    if name in self.counters:
+      return {name: parts[0]}
+    found = self.layouts[name].unpack(parts)
+    return {_prefix(name) + entry: value for entry, value in found.items()}
 
   def step(
     self,
@@ -104,8 +132,8 @@ class Program:
     Returns:
       dict of `state`, the new one; `gradients`: vector of the gradients of the sum of
       the loss over all pipelines, for this stage's weights; and, of all devices
-      together, `metrics`: float32 [metrics, 2], sum and weight of each, in the order of
-      the network's; `micro_batch_losses`: float32 [M], sums; `finite`; `update`.
+      together, what `Pipeline.train_function` says: `metrics`, `micro_batch_losses`,
+      `finite`, `update`.
     """
     stage = tf.math.floormod(replica, self._stages)
     pipeline = replica // self._stages
@@ -126,18 +154,30 @@ class Program:
     finite = (wrong <= 0) & tf.reduce_all(tf.math.is_finite(losses))
     sums = self._summed(collectives, stage, carry.sums)
     weight = tf.where(finite, metrics[place, 1], float("nan"))
+    following = state[STEP] + 1
+    measure = tf.constant(False)
+    if self._measure_every:
+      measure = tf.equal(tf.math.floormod(following, self._measure_every), 0)
     new, report = self._update.run(
-      stage, state, sums, weight, lambda x: collectives.sum(x, self._pipelines())
+      stage,
+      state,
+      sums,
+      weight,
+      lambda x: collectives.sum(x, self._pipelines()),
+      measure,
     )
-    moves = finite & report["applied"]
+    moves = finite & tf.logical_not(report["skipped"])
     new |= {
       "fixed": self._moved(stage, state["fixed"], moments, moves),
-      "step": state["step"] + 1,
+      STEP: following,
     }
     return {
       "state": new,
       "gradients": sums,
-      "metrics": metrics,
+      "metrics": {
+        name: tuple(tf.unstack(pair))
+        for name, pair in zip(self.network.metrics, tf.unstack(metrics), strict=True)
+      },
       "micro_batch_losses": losses,
       "finite": finite,
       "update": report,
@@ -242,8 +282,13 @@ def _check(network: StagedNetwork, ticks: Ticks) -> None:
       f"schedule {ticks.name} has {stages} stages and {number} micro-batches, the "
       f"network is cut into {sizes.stages} and {sizes.micro_batches}"
     )
-  if not ticks.recomputes and stages > 1:
+  if ticks.recomputes != (network.remat == "cell"):
     raise ValueError(
-      "pipeline.remat: must be 'cell' where all devices run one program: between ticks "
-      "a stage keeps its input only"
+      f"schedule {ticks.name} does {'' if ticks.recomputes else 'not '}recompute "
+      f"cells, which is not pipeline.remat={network.remat!r}"
     )
+
+
+def _prefix(name: str) -> str:
+  """Gives what checkpoint entries of a layout are named by before its own names."""
+  return "weights/" if name in ("weights", "fixed") else ""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from tfpipe.lazy import tf
 from tfpipe.schedule.ticks import Ticks
-from tfpipe.spmd import stage as stage_lib
 from tfpipe.spmd.border import Vectors
 from tfpipe.spmd.collectives import Collectives, Pairs
 from tfpipe.spmd.network import StagedNetwork
@@ -20,7 +19,7 @@ class Carry(NamedTuple):
   Attributes:
     x: what the stage before has handed on, by dtype.
     dy: what the stage behind has handed back, by dtype.
-    kept: inputs of forwards whose backwards are to come, by dtype: [slots, size].
+    kept: what forwards keep whose backwards are to come, by dtype: [slots, size].
     sums: vector of gradient sums.
     losses: float32 [M], the losses of this stage in each micro-batch.
     metrics: float32 [metrics, 2], sums and weights; zeros but on the last stage.
@@ -32,6 +31,20 @@ class Carry(NamedTuple):
   kept: Vectors
   sums: tf.Tensor
   losses: tf.Tensor
+  metrics: tf.Tensor
+  moments: tf.Tensor
+
+
+class Noted(NamedTuple):
+  """What a stage gives of a micro-batch, besides what it hands on.
+
+  Attributes:
+    loss: float32 scalar, the losses of its layers.
+    metrics: float32 [metrics, 2]; zeros but on the last stage.
+    moments: float32 [2, size].
+  """
+
+  loss: tf.Tensor
   metrics: tf.Tensor
   moments: tf.Tensor
 
@@ -145,7 +158,7 @@ class Device:
     return Carry(
       x=net.inputs.zeros(),
       dy=net.gradients.zeros(),
-      kept={d: tf.zeros([self._slots, s], d) for d, s in net.inputs.sizes.items()},
+      kept={d: tf.zeros([self._slots, s], d) for d, s in net.kept.sizes.items()},
       sums=tf.zeros([net.weights.size]),
       losses=tf.zeros([number]),
       metrics=tf.zeros([len(net.metrics), 2]),
@@ -158,18 +171,14 @@ class Device:
     Returns:
       what the device has then, but for what is sent: outputs, and gradients of inputs.
     """
+    y, kept, forwards = self._switch(now.forward, self.forward(now.forward, carry))
     kept = {
       dtype: self._keep(carry.kept[dtype], vector, now.forward)
-      for dtype, vector in carry.x.items()
+      for dtype, vector in kept.items()
     }
-    carry = carry._replace(kept=kept)
-    y, noted = self._switch(now.forward, self.forward(now.forward, carry))
-    carry = self._note(carry, now.forward, noted)
-    dx, sums, metrics, noted = self._switch(
-      now.backward, self.backward(now.backward, carry)
-    )
-    carry = self._note(carry, now.backward, noted)
-    carry = carry._replace(sums=sums, metrics=carry.metrics + metrics)
+    carry = self._note(carry._replace(kept=kept), now.forward, forwards)
+    dx, sums, backwards = self._switch(now.backward, self.backward(now.backward, carry))
+    carry = self._note(carry._replace(sums=sums), now.backward, backwards)
     return carry, y, dx
 
   def _switch(self, m: tf.Tensor, make: Callable) -> tuple:
@@ -179,7 +188,7 @@ class Device:
     return tf.switch_case(tf.where(m < 0, count, self._stage), branches)
 
   def _keep(self, kept: tf.Tensor, vector: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
-    """Puts the input of a forward where its backward will look for it."""
+    """Puts what a forward keeps where its backward will look for it."""
     slot = tf.math.floormod(tf.maximum(m, 0), self._slots)
     value = tf.where(m < 0, tf.gather(kept, slot), vector)
     return tf.tensor_scatter_nd_update(kept, [[slot]], value[None])
@@ -187,44 +196,46 @@ class Device:
   def forward(self, m: tf.Tensor, carry: Carry) -> Callable:
     """Gives what each stage does for the forward of a micro-batch.
 
-    The last one does nothing: its backward follows at once, and begins with it.
+    With remat the last one only keeps its input, for its backward begins with it.
     """
 
-    def branch(k: int) -> tuple[Vectors, tuple[tf.Tensor, tf.Tensor]]:
-      if k >= self._last:
-        return self._net.inputs.zeros(), self._nothing()
-      given = self._arguments(k, m)
+    def branch(k: int) -> tuple[Vectors, Vectors, Noted]:
+      net = self._net
+      if k > self._last:
+        return net.inputs.zeros(), net.kept.zeros(), self._nothing()
       inputs = self._inputs(k, m, carry.x)
-      outputs = self._net.stages[k].forward(inputs, given)
-      return self._net.inputs.pack(outputs.tensors, k), self._noted(k, outputs)
+      if k == self._last and net.remat == "cell":
+        kept = net.kept.pack(net.stages[k].keep(inputs), k)
+        return net.inputs.zeros(), kept, self._nothing()
+      outputs, kept = net.stages[k].forward(inputs, self._arguments(k, m))
+      last = k == self._last
+      y = net.inputs.zeros() if last else net.inputs.pack(outputs.tensors, k)
+      return y, net.kept.pack(kept, k), self._noted(k, outputs)
 
     return branch
 
   def backward(self, m: tf.Tensor, carry: Carry) -> Callable:
     """Gives what each stage does for the backward of a micro-batch."""
-    nothing = tf.zeros([len(self._net.metrics), 2])
 
-    def branch(k: int) -> tuple:
+    def branch(k: int) -> tuple[Vectors, tf.Tensor, Noted]:
       net = self._net
       if k > self._last:
-        return net.gradients.zeros(), carry.sums, nothing, self._nothing()
+        return net.gradients.zeros(), carry.sums, self._nothing()
       slot = tf.math.floormod(tf.maximum(m, 0), self._slots)
-      kept = {dtype: tf.gather(own, slot) for dtype, own in carry.kept.items()}
-      inputs = self._inputs(k, m, kept)
-      dys: list[tf.Tensor] = []
-      if k < self._last:
-        inputs = stage_lib.tied(inputs, carry.dy)
-        dys = net.gradients.unpack(carry.dy, k)
-      dxs, sums, outputs = net.stages[k].backward(inputs, self._arguments(k, m), dys)
-      sent = net.gradients.pack(dxs, k - 1) if k else net.gradients.zeros()
+      vectors = {dtype: tf.gather(own, slot) for dtype, own in carry.kept.items()}
+      kept = net.kept.unpack(vectors, k)
+      inputs = [] if k else self._inputs(k, m, {})
+      dys = net.gradients.unpack(carry.dy, k) if k < self._last else []
+      dxs, sums, outputs = net.stages[k].backward(
+        kept, inputs, self._arguments(k, m), dys
+      )
+      dx = net.gradients.pack(dxs, k - 1) if k else net.gradients.zeros()
       added = carry.sums + net.weights.join(sums, k)
-      if k < self._last:
-        return sent, added, nothing, self._nothing()
-      found = net.stages[k].cell.function.pack(outputs.tensors)
-      metrics = tf.stack([tf.stack(found[name]) for name in net.metrics])
-      total, moments = self._noted(k, outputs)
-      loss = metrics[net.metrics.index("loss"), 0]
-      return sent, added, metrics, (total + loss, moments)
+      # What any other stage computes again has been noted.
+      noted = (
+        self._noted(k, outputs) if outputs and k == self._last else self._nothing()
+      )
+      return dx, added, noted
 
     return branch
 
@@ -244,26 +255,34 @@ class Device:
       tf.gather(self._batch[name], tf.maximum(m, 0)) for name in self._net.input_fields
     ]
 
-  def _nothing(self) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.zeros([]), tf.zeros([2, self._net.moments.size])
+  def _nothing(self) -> Noted:
+    return Noted(
+      tf.zeros([]),
+      tf.zeros([len(self._net.metrics), 2]),
+      tf.zeros([2, self._net.moments.size]),
+    )
 
-  def _noted(self, k: int, outputs: Outputs) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gives the losses that the layers of a stage add, and the moments of its norms."""
-    names = [name for name, _ in self._net.stages[k].cell.moment_names()]
+  def _noted(self, k: int, outputs: Outputs) -> Noted:
+    """Gives what the layers of a stage hand out besides what they hand on."""
+    stage, metrics = self._net.stages[k], self._nothing().metrics
+    names = [name for name, _ in stage.cell.moment_names()]
     rows = [
       self._net.moments.join(dict(zip(names, values, strict=True)), k)
       for values in (outputs.moments[::2], outputs.moments[1::2])
     ]
     loss = tf.add_n(outputs.losses) if outputs.losses else tf.zeros([])
-    return loss, tf.stack(rows)
+    if k == self._last:
+      found = stage.cell.function.pack(outputs.tensors)
+      metrics = tf.stack([tf.stack(found[name]) for name in self._net.metrics])
+      loss += metrics[self._net.metrics.index("loss"), 0]
+    return Noted(loss, metrics, tf.stack(rows))
 
-  def _note(
-    self, carry: Carry, m: tf.Tensor, noted: tuple[tf.Tensor, tf.Tensor]
-  ) -> Carry:
+  def _note(self, carry: Carry, m: tf.Tensor, noted: Noted) -> Carry:
     """Notes what a micro-batch gave, once."""
-    loss, moments = noted
     here = tf.equal(tf.range(self._sizes.micro_batches), m)
+    moments = tf.where(here[:, None], noted.moments[:, None], 0.0)
     return carry._replace(
-      losses=carry.losses + tf.where(here, loss, 0.0),
-      moments=carry.moments + tf.where(here[:, None], moments[:, None], 0.0),
+      losses=carry.losses + tf.where(here, noted.loss, 0.0),
+      metrics=carry.metrics + noted.metrics,
+      moments=carry.moments + moments,
     )

@@ -1,0 +1,64 @@
+"""What goes wrong in a program on all devices gets a place, or is said to have none."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.program import training
+from tests.program.training import IMAGE
+from tfpipe.program import guard as guard_lib
+from tfpipe.program.profile import Profiler, Window
+from tfpipe.program.restarts import FAILED
+
+SPMD = "pipeline.backend=spmd"
+SMALL = "tools.fault_cases.Small"
+FAULT = ("task.fault_row=4", "task.fault_step=3")
+PLACE = r"layer 'faulty' \(stage 2 on /device:CPU:2\)"
+CUT = ("pipeline.num_partitions=4", "pipeline.lengths=(1,1,1,6)")
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_first_layer_with_a_bad_number_is_named(tf, tmp_path, steps):
+  message = (
+    "^step 3: the loss of micro-batch 2 is not finite; first, in micro-batch 2 of step "
+    f"3, the output of {PLACE} is not finite$"
+  )
+  calls = (f"train.steps_per_call={steps}", "train.log_interval_steps=2")
+  calls += ("train.save_interval_steps=6",)
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, SMALL, SPMD, "task.fault=nan", *FAULT, *CUT, *calls)
+
+
+def test_a_layer_that_fails_ends_the_program(tmp_path):
+  # Within the tests' own process, what other devices wait for would be left behind.
+  settings = (SPMD, "task.fault=raise", *FAULT, *CUT)
+  ended = subprocess.run(
+    [
+      *(sys.executable, "-m", "tfpipe.trainer", f"--model={SMALL}"),
+      *(f"--logdir={tmp_path}", *(f"--set={setting}" for setting in settings)),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert ended.returncode == FAILED
+  # Where it was is looked for, and nearly always found.
+  message = rf"^failed: step 3: ({PLACE}, forward of micro-batch 2|the step): "
+  assert re.match(message, ended.stderr), ended.stderr
+
+
+def test_of_a_step_that_hangs_no_action_is_known(tf):
+  run = training.make_run(IMAGE, SPMD, "train.step_timeout_secs=100")
+  assert run.marks is None
+  where = guard_lib.Guard(run)._where()
+  assert where == "one program for all devices does not tell which action it is at"
+
+
+def test_single_actions_are_not_measured(tf, tmp_path):
+  run = training.make_run(IMAGE, SPMD)
+  with pytest.raises(ValueError, match=r"--profile: needs pipeline\.backend='devices'"):
+    Profiler(run, Window(3, 2), tmp_path)

@@ -1,0 +1,140 @@
+"""What trains is chosen by a field, and what it cannot have is refused by name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.program import command
+from tests.program.training import IMAGE
+from tfpipe import backend, plan, trainer
+from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.model import SCHEDULES
+from tfpipe.schedule import gpipe
+
+BUCKETED = "lm.documents.Bucketed"
+SPMD = "pipeline.backend=spmd"
+STEPS = "train.steps_per_call=2"
+
+
+def make(name, *changes):
+  return plan.make(trainer.model_params(name, changes))
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    (
+      ("pipeline.backend=spdm",),
+      r"pipeline.backend='spdm': must be one of devices, sp",
+    ),
+    (
+      ("pipeline.tpu=local",),
+      "pipeline.tpu='local': must be '' with .*; --tpu sets both",
+    ),
+    (("train.steps_per_call=0",), "train.steps_per_call=0: must be a whole number"),
+    ((STEPS,), "train.steps_per_call=2: must be 1 with pipeline.backend='devices'"),
+    ((SPMD, STEPS), "steps_per_call=2: must divide train.log_interval_steps=1"),
+    (
+      (SPMD, STEPS, "train.log_interval_steps=2", "train.max_steps=5"),
+      "steps_per_call=2: must divide train.max_steps=5",
+    ),
+    (
+      (SPMD, STEPS, "train.log_interval_steps=2", "train.save_interval_steps=3"),
+      "steps_per_call=2: must divide train.save_interval_steps=3",
+    ),
+    (
+      (SPMD, STEPS, "train.log_interval_steps=2", "train.eval_interval_steps=3"),
+      "steps_per_call=2: must divide train.eval_interval_steps=3",
+    ),
+    (
+      (SPMD, STEPS, "train.log_interval_steps=2", "input.repeat=false"),
+      "steps_per_call=2: must divide the 3 mini-batches of the data, with input.repeat",
+    ),
+    (
+      (SPMD, "pipeline.xla=true"),
+      "pipeline.xla=True: must be False with pipeline.back",
+    ),
+    ((SPMD, "pipeline.devices=gpu"), "devices='gpu': must be 'auto' or 'cpu' with"),
+    ((SPMD, "pipeline.intra_op_threads=1"), "intra_op_threads=1: must be 0 with"),
+    (
+      (SPMD, "pipeline.compute_dtype=float16"),
+      "compute_dtype='float16': must be 'float32' or 'bfloat16' with",
+    ),
+    ((SPMD, "train.loss_spike=2"), "train.loss_spike=2.0: must be 0 with"),
+    ((SPMD, "train.deterministic=true"), "deterministic=True: must be False with"),
+    (
+      (SPMD, "pipeline.tpu=local", "pipeline.devices=cpu"),
+      "pipeline.devices='cpu': must be 'auto' with pipeline.tpu='local'",
+    ),
+    ((SPMD, "pipeline.schedule=zb_h1"), "schedule zb_h1.* does not line up in ticks"),
+    (
+      (SPMD, "pipeline.schedule=interleaved", "pipeline.num_micro_batches=4"),
+      "schedule interleaved.* does not line up in ticks",
+    ),
+  ],
+)
+def test_what_the_back_end_cannot_have_is_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(IMAGE, *changes)
+
+
+def test_batches_of_several_shapes_are_refused():
+  with pytest.raises(
+    ValueError, match=r"input gives batches of \d+ shapes: must be on"
+  ):
+    make(BUCKETED, SPMD)
+
+
+def test_what_cannot_cross_a_border_is_refused_by_its_layer():
+  params = trainer.model_params(IMAGE, [SPMD])
+  costs = [
+    LayerCost(name, 1, 1, 0, 0, 0, (ArraySpec((2,), dtype),))
+    for name, dtype in (("first", "int8"), ("last", "float32"))
+  ]
+  made = gpipe.schedule(2, 2)
+  with pytest.raises(ValueError, match="layer 'first' hands int8 from stage 0 to the"):
+    backend.check_plan(params, made, [(0, 1), (1, 2)], costs)
+
+
+def test_the_prediction_says_that_devices_meet():
+  *_, note = make(IMAGE, SPMD).notes
+  # Two stages, two micro-batches: 2 + 1 ticks of forwards, and as many of backwards, of
+  # which the last stage begins in the tick of its last forward.
+  assert "meet at the end of each of 5 ticks" in note
+
+
+def test_a_search_tries_what_the_back_end_can_run(capsys):
+  arguments = (f"--model={IMAGE}", "--mode=plan", "--hardware=v100_16gb", "--search")
+  command.run(*arguments, f"--set={SPMD}")
+  shown = capsys.readouterr().out
+  tried = {name for name in SCHEDULES if f"schedule={name} " in shown}
+  assert tried
+  assert tried <= {"gpipe", "1f1b", "eager_1f1b"}
+
+
+def test_a_flag_sets_both_fields(tmp_path, capsys):
+  command.run(f"--model={IMAGE}", "--mode=inspect", "--tpu=local")
+  shown = capsys.readouterr().out
+  assert "pipeline.backend : 'spmd'\n" in shown
+  assert "pipeline.tpu : 'local'\n" in shown
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--tpu=grpc://127.0.0.1:1")
+  found = command.refusal(*arguments, "--set=pipeline.backend=devices")
+  assert found == "error: pipeline.backend is set twice: to devices and to spmd"
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("local", r"pipeline\.tpu='local': this machine has no Cloud TPU that TensorFlow"),
+    (
+      "grpc://127.0.0.1:1",
+      r"'grpc://127\.0\.0\.1:1': no Cloud TPU answers at this add",
+    ),
+  ],
+)
+def test_without_a_tpu_it_says_so(tf, tmp_path, name, message):
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", f"--tpu={name}")
+  assert re.search(message, command.refusal(*arguments))
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,181 @@
+"""The two back ends: what trains the weights of a run, and feeds and names devices.
+
+Whichever it is, weights and the learner's state are variables that evaluation, export
+and checkpoints read. A back end that keeps a state of its own while it trains copies it
+there when it is asked to (`pull`), and from there when they have changed (`push`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from tfpipe.lazy import tf
+from tfpipe.params import Params
+from tfpipe.pipeline import placement
+from tfpipe.pipeline.clock import HOST
+from tfpipe.plan import Plan
+from tfpipe.program import quiet
+from tfpipe.program.batches import ahead, by_shape
+from tfpipe.schedule import ticks
+from tfpipe.spmd import strategies
+from tfpipe.spmd.devices import Devices, feed
+from tfpipe.spmd.network import StagedNetwork
+from tfpipe.spmd.program import Program
+
+if TYPE_CHECKING:
+  from tfpipe.program.run import Run
+
+Variables: TypeAlias = "Mapping[str, tf.Variable]"
+"""By the names of checkpoint entries."""
+
+
+class Training(Protocol):
+  """What trains.
+
+  Attributes:
+    devices: full names of what computes a step, by the schedule's device numbers.
+    hosts: likewise, where the variables are, and evaluation runs.
+  """
+
+  devices: tuple[str, ...]
+  hosts: tuple[str, ...]
+
+  def function(self, run: Run, *, timed: bool) -> Any:
+    """Makes the training step; see `Pipeline.train_function`."""
+    ...
+
+  def feed(self, run: Run, batches: tf.data.Dataset) -> Iterable[Any]:
+    """Brings batches to where the step reads them, ahead of time."""
+    ...
+
+  def pull(self, variables: Variables) -> None:
+    """Gives variables the state after the last step."""
+    ...
+
+  def push(self) -> None:
+    """Has the next step begin with the state that variables have."""
+    ...
+
+
+def make(params: Params, plan: Plan, *, trains: bool) -> Training:
+  """Makes the back end of a run; devices are found here.
+
+  Args:
+    params: of the run.
+    plan: of the run.
+    trains: whether a step will be asked for; what only that needs is left alone.
+
+  Raises:
+    ValueError: devices are missing.
+  """
+  kind = OneProgram if params.pipeline.backend == "spmd" else EachAction
+  return kind(params, plan, trains=trains)
+
+
+class EachAction:
+  """Each action on its device, by the pipeline itself, which has the variables."""
+
+  def __init__(self, params: Params, plan: Plan, *, trains: bool) -> None:
+    del trains
+    number = plan.schedule.num_devices
+    self.devices = self.hosts = placement.resolve(params.pipeline.devices, number)
+
+  def function(self, run: Run, *, timed: bool) -> Any:
+    """Traces the step; for several shapes of batches a `ByShape`."""
+    return by_shape(
+      run.input,
+      lambda specs: run.pipeline.train_function(
+        run.learner,
+        specs,
+        timed=timed,
+        marks=run.marks,
+        losses=run.losses,
+        measure_every=run.params.train.log_interval_steps,
+      ),
+    )
+
+  def feed(self, run: Run, batches: tf.data.Dataset) -> Iterable[Any]:
+    """Brings them to the device of the first stage."""
+    return ahead(batches, self.devices[run.plan.schedule.placement[0][0]])
+
+  def pull(self, variables: Variables) -> None:
+    """Does nothing: they have it."""
+
+  def push(self) -> None:
+    """Does nothing: it will."""
+
+
+class OneProgram:
+  """One program on all devices, each with a state of its own while it trains."""
+
+  def __init__(self, params: Params, plan: Plan, *, trains: bool) -> None:
+    self._ticks = ticks.table(plan.schedule)
+    self._steps = params.train.steps_per_call
+    number, tpu = plan.schedule.num_devices, params.pipeline.tpu
+    self._devices: Devices | None = None
+    self._loaded = self._stale = False
+    if tpu:
+      self.devices = self.hosts = (HOST,) * number
+      if trains:
+        with quiet.notes():
+          self._strategy, self._exchanges = strategies.tpu(tpu, number)
+        self.devices = tuple(self._strategy.extended.worker_devices)
+    else:
+      self.devices = self.hosts = placement.resolve("cpu", number)
+      with quiet.notes():
+        self._strategy, self._exchanges = strategies.virtual(self.devices)
+
+  def function(self, run: Run, *, timed: bool) -> Any:
+    """Traces the program; its function takes what `feed` gives."""
+    assert not timed, "only single actions have times"
+    params, task = run.params, run.params.task.Instantiate()
+    specs = run.input.specs()
+    network = StagedNetwork(
+      [layer.Instantiate() for layer in task.Layers()],
+      run.plan.cells,
+      {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()},
+      params.pipeline.num_micro_batches,
+      input_fields=task.INPUT_FIELDS,
+      seed=params.train.seed,
+      compute_dtype=params.pipeline.compute_dtype,
+      remat=params.pipeline.remat,
+    )
+    program = Program(
+      network,
+      self._ticks,
+      run.learner,
+      measure_every=params.train.log_interval_steps,
+    )
+    devices = Devices(program, self._strategy, self._exchanges, self._steps)
+    self._devices = devices
+
+    def function(batch: Any) -> dict:
+      if not self._loaded:
+        devices.load({name: v.numpy() for name, v in run.state().items()})
+        self._loaded = True
+      outputs = devices.step(batch)
+      self._stale = True
+      run.pipeline.step.assign_add(self._steps)
+      return outputs
+
+    return function
+
+  def feed(self, run: Run, batches: tf.data.Dataset) -> Iterable[Any]:
+    """Brings them to all devices, those of a call together."""
+    if self._steps > 1:
+      batches = batches.batch(self._steps, drop_remainder=True)
+    return feed(self._strategy, batches)
+
+  def pull(self, variables: Variables) -> None:
+    """Copies the state of all devices."""
+    if not self._stale:
+      return
+    assert self._devices is not None
+    for name, value in self._devices.entries().items():
+      variables[name].assign(value)
+    self._stale = False
+
+  def push(self) -> None:
+    """Has the state copied to the devices before the next step."""
+    self._loaded = self._stale = False
