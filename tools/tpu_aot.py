@@ -26,7 +26,7 @@ from tfpipe.lazy import tf
 from tfpipe.program.report import show
 from tfpipe.spelling import nearest
 from tfpipe.spmd import tick
-from tfpipe.spmd.program import COUNTERS, Program
+from tfpipe.spmd.program import Program
 from tools import tpu_plan
 from tools.tpu_compiler import ENVIRONMENT
 from tools.tpu_exchanges import Marked, exchanging, in_place
@@ -122,8 +122,7 @@ def stablehlo(program: Program, cell: int = -1) -> str:
     cell: as of `check`. The program of one stage is that of all without the branches
       of the others, and with the same exchanges.
   """
-  state = {n: tf.TensorSpec([own.size]) for n, own in program.layouts.items()}
-  state |= {name: tf.TensorSpec([], tf.int64) for name in COUNTERS}
+  state = program.specs()
   given = (tf.TensorSpec([], tf.int32), state, program.network.batch)
 
   def step(*flat: tf.Tensor) -> list[tf.Tensor]:

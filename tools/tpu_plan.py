@@ -1,18 +1,21 @@
 """What a core needs for the one program, from the plan of a device of its own.
 
 The plan knows stages, each as large as it is. In the program of all stages what a core
-keeps are vectors of the longest stage's length, and a compiler copies them whole: into
-the shapes of the weights in them, and out of these.
+keeps are vectors of the longest stage's length, and a compiler copies some of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tfpipe.lazy import tf
 from tfpipe.plan import Plan
 from tfpipe.spmd.program import Program
 from tfpipe.structure import static_shape
+
+_ROW = 128
+"""Numbers in a row of a core's tiles."""
 
 
 def core_bytes(plan: Plan, program: Program, cell: int = -1) -> int:
@@ -24,19 +27,29 @@ def core_bytes(plan: Plan, program: Program, cell: int = -1) -> int:
     cell: number of the one stage whose core it is; -1 for the largest.
   """
   network = program.network
-  weights, slots, fixed = (
-    4 * program.layouts[name].size for name in ("weights", "slots", "fixed")
-  )
+  sizes = {name: 4 * layout.size for name, layout in program.layouts.items()}
   batch = sum(_bytes(spec) for spec in network.batch.values())
-  # Within the ticks: sums of gradients, those of a backward, and the weights as they
-  # are used; inputs that are kept, and what is sent and received.
-  border = sum(n * tf.as_dtype(t).size for t, n in network.inputs.sizes.items())
-  stages = [row for row in plan.stages if cell in (-1, row.stage)]
-  inside = max(row.recomputed or row.stash for row in stages)
-  ticks = 3 * weights + (program.ticks.num_slots + 4) * border + inside
-  # In the update: all of it as vectors, in the shapes of the weights, and new.
-  update = 4 * weights + 2 * slots
-  return weights + slots + fixed + batch + max(ticks, update)
+  weights, state = sizes["weights"], sum(sizes.values()) + batch
+  # In the ticks: sums of gradients, those of a backward, and the weights as they are
+  # used; what is kept for backwards; what is sent, and received, on and back.
+  inside = max(row.recomputed for row in plan.stages if cell in (-1, row.stage))
+  ticks = 3 * weights + program.ticks.num_slots * _length(network.kept.sizes)
+  ticks += 2 * (_length(network.inputs.sizes) + _length(network.gradients.sizes))
+  # In the update: sums, and all that is new. If all arrays are of whole rows, libtpu
+  # brings each vector as a whole into the shape of the arrays.
+  update = 2 * weights + sizes["slots"]
+  if _in_rows(program):
+    update += 2 * weights + sizes["slots"]
+  return state + max(ticks + inside, update)
+
+
+def _length(sizes: Mapping[str, int]) -> int:
+  return sum(number * tf.as_dtype(dtype).size for dtype, number in sizes.items())
+
+
+def _in_rows(program: Program) -> bool:
+  stages = program.network.weights.stages
+  return all(math.prod(s) % _ROW == 0 for shapes in stages for s in shapes.values())
 
 
 def _bytes(spec: tf.TensorSpec) -> int:

@@ -116,8 +116,9 @@ def test_a_core_needs_what_the_vectors_and_their_copies_need(planned, program):
   batch = 3 * 8 * 8 * 4  # Tokens, labels and weights: 8 rows of 8 numbers.
   border = 4 * 8 * 8 * 4  # A micro-batch of 4 rows of 8 vectors of 8 numbers.
   inside = max(row.recomputed for row in planned.plan.stages)
-  ticks = 3 * weights + (2 + 4) * border + inside
-  most = max(ticks, 4 * weights + 2 * slots)
+  # Two micro-batches are kept; one is sent and one received, each way.
+  ticks = 3 * weights + 2 * border + 4 * border + inside
+  most = max(ticks, 2 * weights + slots)
   expected = weights + slots + 4 * network.fixed.size + batch + most
   assert tpu_plan.core_bytes(planned.plan, program) == expected
 

@@ -1,0 +1,60 @@
+"""AmoebaNets of GPipe (arXiv:1811.06965) for named slices of Cloud TPU.
+
+The models are the paper's; layers compute in bfloat16, and one program trains them.
+What the plan says is at most six tenths of a core's memory: the program of all stages
+needs more, up to 1.7 times as much where a TPU compiler was asked. None has run on one.
+"""
+
+from __future__ import annotations
+
+from params.image import paper
+from tfpipe import registry
+from tfpipe.params import Params
+
+
+class _OnCloudTpu(paper.PaperAmoebaNet):
+  """What all have in common.
+
+  Attributes:
+    SLICE: accelerator type, as Cloud TPU names it.
+    HARDWARE: name of its cores in tfpipe's table.
+  """
+
+  SLICE = ""
+  HARDWARE = ""
+
+  def Model(self) -> Params:
+    """A core for each partition."""
+    p = super().Model()
+    p.pipeline.Set(backend="spmd", compute_dtype="bfloat16")
+    p.train.hardware = self.HARDWARE
+    return p
+
+
+@registry.Register
+class AmoebaNetB18x512(_OnCloudTpu, paper.AmoebaNetB18x512):
+  """557M weights, ImageNet at 480×480, four chips of v5e."""
+
+  SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
+
+
+@registry.Register
+class AmoebaNetD18x544(_OnCloudTpu, paper.AmoebaNetD18x544):
+  """Table 1's 542M weights: four chips of v5e, where the paper has two of 16 GiB."""
+
+  SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
+  NUM_PARTITIONS = 4
+
+
+@registry.Register
+class AmoebaNetD36x544(_OnCloudTpu, paper.AmoebaNetD36x544):
+  """Table 1's 1.05B weights, four chips of v6e."""
+
+  SLICE, HARDWARE = "v6e-4", "tpu_v6e"
+
+
+@registry.Register
+class AmoebaNetD72x512(_OnCloudTpu, paper.AmoebaNetD72x512):
+  """Table 1's 1.8B weights, eight chips of v6e."""
+
+  SLICE, HARDWARE = "v6e-8", "tpu_v6e"
