@@ -1,8 +1,9 @@
 """AmoebaNets of GPipe (arXiv:1811.06965) for named slices of Cloud TPU.
 
-The models are the paper's; layers compute in bfloat16, and one program trains them.
-What the plan says is at most six tenths of a core's memory: the program of all stages
-needs more, up to 1.7 times as much where a TPU compiler was asked. None has run on one.
+The models are the paper's; layers compute in bfloat16, and one program trains them, by
+1F1B: it keeps K inputs where GPipe keeps M, in fewer ticks. The plan is at most six
+tenths of a core's memory, for that program needs up to twice as much
+(`tools/tpu_plan.py`). None has run on a TPU.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _OnCloudTpu(paper.PaperAmoebaNet):
   def Model(self) -> Params:
     """A core for each partition."""
     p = super().Model()
-    p.pipeline.Set(backend="spmd", compute_dtype="bfloat16")
+    p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
     p.train.hardware = self.HARDWARE
     return p
 

@@ -19,7 +19,7 @@ class _OnCloudTpu(paper.PaperTransformer):
   def Model(self) -> Params:
     """A core for each partition."""
     p = super().Model()
-    p.pipeline.Set(backend="spmd", compute_dtype="bfloat16", remat="cell")
+    p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
     p.train.hardware = self.HARDWARE
     return p
 

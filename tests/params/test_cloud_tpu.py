@@ -5,6 +5,7 @@ import pytest
 from tests.params.test_paper import CASES
 from tfpipe import hardware, plan, registry
 from tfpipe.schedule import ticks
+from tools import tpu_plan, tpu_subject
 
 # Devices and their GiB, from the pages "TPU v5e", "TPU v5p" and "TPU v6e" of Cloud TPU:
 # a name counts chips, that of v5p the two cores of each.
@@ -34,11 +35,19 @@ def test_a_recipe_fits_its_slice(name):
   assert made.hardware.memory_bytes == gib * 2**30
   assert len(made.cells) == devices
   assert max(made.device_bytes) <= MOST * gib * 2**30
-  assert (params.pipeline.backend, params.pipeline.compute_dtype) == (
-    "spmd",
-    "bfloat16",
-  )
+  assert params.pipeline.backend == "spmd"
+  assert params.pipeline.compute_dtype == "bfloat16"
   assert ticks.table(made.schedule).recomputes
+
+
+@pytest.mark.parametrize(
+  "name", ["image.cloud_tpu.AmoebaNetB18x512", "lm.cloud_tpu.Transformer103"]
+)
+def test_what_is_tight_fits_as_one_program_too(tf, name):
+  experiment = registry.Get(name)
+  subject = tpu_subject.make(experiment().Model())
+  _, gib = SLICES[experiment.SLICE]
+  assert tpu_plan.core_bytes(subject.plan, subject.program()) < gib * 2**30
 
 
 @pytest.mark.parametrize("name", NAMES)
