@@ -71,7 +71,7 @@ class Guard:
     """Traces the training step.
 
     Raises:
-      BuildError: a layer's FProp has failed.
+      BuildError: a layer's FProp has failed, or the loss does not depend on a weight.
     """
     return self._building("the step", self._run.train_function)
 
@@ -88,9 +88,8 @@ class Guard:
       return make()
     except Exception as error:
       place = self._places.of_note(error)
-      if not place:
-        raise
-      raise BuildError(f"building {what}: {place}: {short(error)}") from error
+      where = f"building {what}: {place}" if place else f"building {what}"
+      raise BuildError(f"{where}: {short(error)}") from error
 
   def batch(self, batches: Iterator[Any], what: str, source: Input | None) -> Any:
     """Gives the next mini-batch, None at the end of the data.
