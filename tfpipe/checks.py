@@ -118,7 +118,8 @@ def instantiate(owner: object, params: Params, name: str, base: type[T]) -> T:
     TypeError: the value isn't the Params of such a class.
   """
   value = params.Get(name)
-  if not (isinstance(value, InstantiableParams) and issubclass(value.cls, base)):
+  cls = value.cls if isinstance(value, InstantiableParams) else None
+  if not (isinstance(cls, type) and issubclass(cls, base)):
     allowed = f"the Params of a class derived from {base.__name__}"
     raise TypeError(_message(owner, name, value, allowed))
   return value.Instantiate()

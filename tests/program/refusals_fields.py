@@ -172,6 +172,10 @@ TREE = [
     r"optimizer = the Params of <class 'int'>: it must be the Params of a class deriv",
   ),
   (
+    "task.learner.optimizer.cls=type/os/getcwd",
+    r"optimizer = the Params of <built-in function getcwd>: it must be the Params of a",
+  ),
+  (
     "task.loss.cls=type/builtins/int",
     r"Layers\(\)\[4\] is the Params of <class 'int'>: must be the Params of a layer$",
   ),
