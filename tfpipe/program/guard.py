@@ -214,8 +214,10 @@ class Guard:
     """Says where the first bad number comes from; of this step if losses are bad."""
     # What only a gradient has may come from any mini-batch of the update.
     steps = self._window[-1:] if bad else self._window
+    # A checkpoint may hold sums of steps before it.
+    due = self._run.learner.params.accumulate_steps
     try:
-      return self._again.first_bad(steps, bad)
+      return self._again.first_bad(steps, bad, are_all=bool(bad) or len(steps) == due)
     except tf.errors.OpError as error:  # e.g. no memory left for it
       return f"where it comes from could not be looked for: {short(error)}"
 
