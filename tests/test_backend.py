@@ -124,6 +124,12 @@ def test_a_flag_sets_both_fields(tmp_path, capsys):
   assert found == "error: pipeline.backend is set twice: to devices and to spmd"
 
 
+def test_single_actions_are_not_measured(tmp_path):
+  arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--profile=3:2")
+  found = command.refusal(*arguments, f"--set={SPMD}")
+  assert found.startswith("error: --profile: needs pipeline.backend='devices'; one pro")
+
+
 @pytest.mark.parametrize(
   ("name", "message"),
   [

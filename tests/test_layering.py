@@ -55,7 +55,9 @@ BASE = {
 # What each part may import besides itself.
 MAY_IMPORT = {
   "checks": {"params", "spelling"},
-  "input": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
+  "input": {
+    *("checks", "cost", "lazy", "nested_map", "params", "spelling", "text_files"),
+  },
   "layers": {"checks", "cost", "lazy", "nested_map", "params", "spelling"},
   "lazy": set(),
   "optimizers": {"checks", "lazy", "packed", "params", "spelling", "traced"},

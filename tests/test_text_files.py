@@ -17,6 +17,18 @@ def test_the_home_folder_may_be_a_tilde(tmp_path, monkeypatch):
   assert text_files.read("~/a.txt") == "x"
 
 
+def test_the_home_folder_of_nobody_is_refused():
+  message = (
+    r"^--logdir=~nobody\.here/a: ~nobody\.here must be the home folder of a user"
+  )
+  with pytest.raises(ValueError, match=message):
+    text_files.home("~nobody.here/a", "--logdir=~nobody.here/a")
+  with pytest.raises(
+    ValueError, match=r"^~nobody\.here/a\.txt: ~nobody\.here must be "
+  ):
+    text_files.read("~nobody.here/a.txt")
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", "name,x".encode("utf-16")])
 def test_other_encodings_are_refused(tmp_path, content):
   path = tmp_path / "a.txt"

@@ -30,16 +30,21 @@ def check_number(owner: object, params: Params, name: str, interval: str) -> flo
     ValueError: the value lies outside, or is NaN; or it is rounded to what lies
       outside, to 0 or to infinity, in the float32 of all arithmetic.
   """
-  value = params.Get(name)
-  allowed = f"a number in {interval}"
-  _check_type(owner, name, value, (int, float), allowed)
-  if not _is_in(value, interval):
-    raise ValueError(_message(owner, name, value, allowed))
-  rounded = _float32(value)
-  if not _is_in(rounded, interval) or (rounded == 0 and value != 0):
-    allowed += f" in float32 too, where it becomes {rounded:g}"
-    raise ValueError(_message(owner, name, value, allowed))
-  return float(value)
+  return _number(owner, name, params.Get(name), interval)
+
+
+def check_numbers(
+  owner: object, params: Params, name: str, interval: str
+) -> list[float]:
+  """Returns the numbers of the list `params.name`, each as `check_number` says.
+
+  Raises:
+    TypeError: the value is no list or tuple, or one in it is no number.
+    ValueError: one in it is refused.
+  """
+  values = params.Get(name)
+  _check_type(owner, name, values, (list, tuple), f"a list of numbers in {interval}")
+  return [_number(owner, f"{name}[{i}]", v, interval) for i, v in enumerate(values)]
 
 
 MAX_INT = 2**63 - 1
@@ -113,10 +118,23 @@ def instantiate(owner: object, params: Params, name: str, base: type[T]) -> T:
     TypeError: the value isn't the Params of such a class.
   """
   value = params.Get(name)
-  if not (isinstance(value, InstantiableParams) and issubclass(value.cls, base)):
+  cls = value.cls if isinstance(value, InstantiableParams) else None
+  if not (isinstance(cls, type) and issubclass(cls, base)):
     allowed = f"the Params of a class derived from {base.__name__}"
     raise TypeError(_message(owner, name, value, allowed))
   return value.Instantiate()
+
+
+def _number(owner: object, name: str, value: Any, interval: str) -> float:
+  allowed = f"a number in {interval}"
+  _check_type(owner, name, value, (int, float), allowed)
+  if not _is_in(value, interval):
+    raise ValueError(_message(owner, name, value, allowed))
+  rounded = _float32(value)
+  if not _is_in(rounded, interval) or (rounded == 0 and value != 0):
+    allowed += f" in float32 too, where it becomes {rounded:g}"
+    raise ValueError(_message(owner, name, value, allowed))
+  return float(value)
 
 
 def _is_in(value: float, interval: str) -> bool:

@@ -185,12 +185,13 @@ def read(path: str | pathlib.Path) -> LayerTimes:
 
   Raises:
     LookupError: there is no such file.
-    ValueError: its content has another form; the file, the layer and the field are
-      named.
+    ValueError: its content has another form, and the file, the layer and the field are
+      named; or it is in the home folder of nobody.
   """
-  file = pathlib.Path(path).expanduser()
+  owner = f"layer times {str(path)!r}"
+  file = text_files.home(path, owner)
   if not file.is_file():
-    raise LookupError(f"layer times {str(path)!r}: there is no such file")
+    raise LookupError(f"{owner}: there is no such file")
   try:
     return _times(text_files.from_json(text_files.read(file)))
   except ValueError as error:

@@ -1,4 +1,4 @@
-"""Text and JSON files that people give: read, or refused in one line."""
+"""Files that people give: found, and read as text or JSON, or refused in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["MOST", "from_json", "read"]
+__all__ = ["MOST", "from_json", "home", "read"]
 
 MOST = sys.float_info.max
 """No number in a file may be beyond this, so that all can be times."""
@@ -18,6 +18,25 @@ _MOST_DIGITS = 300
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
+def home(path: str | pathlib.Path, owner: str) -> pathlib.Path:
+  """Returns a path in which `~` is the home folder, and `~name` that of a user.
+
+  Args:
+    path: as it was given.
+    owner: what an error says it was given for.
+
+  Raises:
+    ValueError: there is no such user.
+  """
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError as error:
+    user = str(path).partition("/")[0]
+    raise ValueError(
+      f"{owner}: {user} must be the home folder of a user of this machine"
+    ) from error
+
+
 def read(path: str | pathlib.Path) -> str:
   """Returns the text of a file in UTF-8; `~` is the home folder.
 
@@ -25,7 +44,7 @@ def read(path: str | pathlib.Path) -> str:
   """
   try:
     # Spreadsheets put a mark before the first line that is no part of the text.
-    return pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+    return home(path, str(path)).read_text(encoding="utf-8-sig")
   except UnicodeDecodeError as error:
     raise ValueError("this is no text in UTF-8") from error
 

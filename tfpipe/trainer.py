@@ -268,6 +268,7 @@ def _options() -> decode_lib.Options:
 def _profile(params: Params) -> profile.Window | None:
   if FLAGS.profile is None:
     return None
+  profile.check(params)
   return profile.parse(FLAGS.profile, params.train.max_steps)
 
 

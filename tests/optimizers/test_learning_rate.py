@@ -69,7 +69,9 @@ def test_schedule_of_a_tensor_agrees_with_that_of_a_number(tf, params, expected)
     (LinearWarmup.Params().Set(warmup_steps=0), "warmup_steps = 0"),
     (PIECES.Copy().Set(boundaries=[5, 2]), r"boundaries = \[5, 2\].*increase"),
     (PIECES.Copy().Set(boundaries=[2]), "1 boundaries need 2 values, not 3"),
-    (PIECES.Copy().Set(values=[1.0, -1.0, 0.0]), "values = .*at least 0"),
+    (PIECES.Copy().Set(boundaries=[0, 2]), r"boundaries\[0\] = 0.*\(0, inf\)"),
+    (PIECES.Copy().Set(values=[1.0, -1.0, 0.0]), r"values\[1\] = -1\.0.*\[0, inf\)"),
+    (PIECES.Copy().Set(values=[1.0, 0.1, 1e39]), r"values\[2\] = 1e\+39.*becomes inf"),
   ],
 )
 def test_schedule_refuses_values_out_of_range(params, message):
@@ -82,6 +84,10 @@ def test_schedule_refuses_values_out_of_range(params, message):
   [
     (Exponential.Params().Set(staircase=1), "staircase = 1: .*True or False"),
     (LinearWarmup.Params().Set(warmup_steps=2.5), "warmup_steps = 2.5.*an integer"),
+    (PIECES.Copy().Set(boundaries=[2, "5"]), r"boundaries\[1\] = '5'.*a number"),
+    (PIECES.Copy().Set(boundaries=5), r"boundaries = 5: .*a list of numbers in \(0"),
+    (PIECES.Copy().Set(values=[1.0, True, 0.0]), r"values\[1\] = True.*a number"),
+    (PIECES.Copy().Set(values=None), r"values = None: .*a list of numbers in \[0"),
     (Constant.Params().Set(scale=True), r"Constant\.scale = True.*a number"),
     (LinearWarmup.Params().Set(after=None), "after = None.*LearningRateSchedule"),
   ],

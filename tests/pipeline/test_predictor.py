@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.pipeline import toy
 from tfpipe.layers.base import Layer, WeightParams
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.nested_map import NestedMap
@@ -53,10 +54,10 @@ def tf_sum(x):
   return tf.reduce_sum(x)
 
 
-@pytest.fixture
-def network(tf):
+def make(tf, *between):
   layers = [
     Scale.Params().Set(name="scale").Instantiate(),
+    *between,
     Sum.Params().Set(name="sum").Instantiate(),
   ]
   specs = {
@@ -68,6 +69,11 @@ def network(tf):
   }
   weights = {"scale/w": tf.Variable([1.0, 2.0, 3.0])}
   return Predictor(layers, ("x", "y"), specs, weights)
+
+
+@pytest.fixture
+def network(tf):
+  return make(tf)
 
 
 def test_only_fields_that_predictions_depend_on_are_needed(network):
@@ -100,12 +106,24 @@ def test_any_number_of_rows_gives_a_row_for_each(tf, network, rows):
   np.testing.assert_allclose(found["sum"], expected, rtol=1e-6)
 
 
-def test_metrics_are_those_of_the_last_layer(tf, network):
-  batch = {
+def ones(tf):
+  return {
     "x": tf.ones([ROWS, 3]),
     "y": tf.ones([ROWS, 3]),
     "mask": tf.ones([ROWS]),
     "label": 0.5 * tf.ones([ROWS, 3]),
   }
+
+
+def test_metrics_are_those_of_the_last_layer(tf, network):
+  batch = ones(tf)
   # Each row: 2 · (1 + 2 + 3) - 3 · 0.5.
   assert network.metrics(batch)["loss"][0].numpy() == ROWS * 10.5
+
+
+def test_losses_that_layers_add_in_evaluation_are_part_of_the_loss(tf):
+  penalty = toy.Penalty.Params().Set(name="penalty", factor=0.5).Instantiate()
+  total, weight = make(tf, penalty).metrics(ones(tf))["loss"]
+  # Each row: 0.5 · (1 + 4 + 9) more.
+  assert total.numpy() == ROWS * 17.5
+  assert weight.numpy() == ROWS * 10.5

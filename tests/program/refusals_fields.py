@@ -10,6 +10,7 @@ PAPER = "image.paper.AmoebaNetB18x512"
 _NUMBER = "it must be a number in"
 _INTEGER = "it must be an integer of at least"
 _BOOL = r"takes a bool \(true/false, yes/no, on/off, 1/0\); got"
+_NOBODY = r": ~nobody\.here must be the home folder of a user of this machine$"
 # Of AmoebaNetTiny, on pictures of 28 x 28 pixels.
 PICTURES = [
   ("input.mean=nan", rf"ImageInput\.mean = nan: {_NUMBER} \(-inf, inf\) "),
@@ -171,6 +172,10 @@ TREE = [
     r"optimizer = the Params of <class 'int'>: it must be the Params of a class deriv",
   ),
   (
+    "task.learner.optimizer.cls=type/os/getcwd",
+    r"optimizer = the Params of <built-in function getcwd>: it must be the Params of a",
+  ),
+  (
     "task.loss.cls=type/builtins/int",
     r"Layers\(\)\[4\] is the Params of <class 'int'>: must be the Params of a layer$",
   ),
@@ -198,5 +203,13 @@ TABLE = [
     AMOEBANET,
     ("--set=input.random_resized_crop=true", "--set=input.fit=pad"),
     r"random_resized_crop replaces central_crop \(here 1\.0\) and fit \(here 'pad'\);",
+  ),
+  *(
+    (IMAGE, (f"{field}~nobody.here/a{ending}",), message + _NOBODY)
+    for field, ending, message in (
+      ("--layer_times=", "", r"layer times '~nobody\.here/a'"),
+      ("--schedule=", ".csv", r"pipeline\.schedule='~nobody\.here/a\.csv'"),
+      ("--set=train.hardware=", ".json", r"hardware '~nobody\.here/a\.json'"),
+    )
   ),
 ]

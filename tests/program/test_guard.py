@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.program import command, training
+from tests.program import command, tiny, training
 from tfpipe.program.guard import BuildError, Guard, StepError
 from tfpipe.program.places import Places, short
 from tfpipe.program.train import Trainer, restore_newest
@@ -70,7 +70,10 @@ def test_a_gradient_is_traced_to_its_layer_and_to_the_step_it_comes_from(
 def test_a_step_before_the_restart_is_not_blamed_on_another(tf, tmp_path):
   faults = ("task.fault=gradient", *NAN[1:])
   training.train(tmp_path, SMALL, *faults, "train.max_steps=3")
-  message = "^step 4: update not applied.*; each micro-batch alone is finite in every"
+  message = (
+    "^step 4: update not applied.*; each micro-batch alone is finite in every layer: a "
+    "step before the run was continued gave it, or a sum is too large$"
+  )
   with pytest.raises(FloatingPointError, match=message):
     training.train(tmp_path, SMALL, *faults)
 
@@ -144,6 +147,21 @@ def test_a_layer_that_cannot_be_built_is_named(tf, tmp_path):
   message = f"^building the step: {faulty(0)}: ZeroDivisionError: a mistake in FProp$"
   with pytest.raises(BuildError, match=message):
     training.train(tmp_path, SMALL, "task.fault=build")
+
+
+def test_a_weight_that_no_gradient_reaches_is_named_before_the_first_step(
+  tf, tmp_path, monkeypatch, capsys
+):
+  fprop = tiny.Block.FProp
+  monkeypatch.setattr(tiny.Block, "FProp", lambda *args: tf.stop_gradient(fprop(*args)))
+  with pytest.raises(SystemExit) as ended:
+    command.run(f"--model={training.IMAGE}", f"--logdir={tmp_path}", "--mode=train")
+  assert ended.value.code == 1
+  message = (
+    "error: building the step: ValueError: weight 'block_0/b' has no gradient: the "
+    "loss doesn't depend on it; leave it out, or declare it with trainable=False"
+  )
+  assert capsys.readouterr().err.splitlines()[-1] == message
 
 
 def test_an_input_that_fails_is_named_and_what_was_saved_stays(tf, tmp_path):

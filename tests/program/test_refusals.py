@@ -89,6 +89,12 @@ def test_a_logdir_that_is_a_file_or_below_one_is_refused(tmp_path, rest):
   assert (tmp_path / "file").read_text() == "precious"
 
 
+def test_a_logdir_in_the_home_folder_of_nobody_is_refused():
+  found = command.refusal(f"--model={TEXT}", "--logdir=~nobody.here/run")
+  place = "~nobody.here must be the home folder of a user of this machine"
+  assert found == f"error: --logdir=~nobody.here/run: {place}"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 @pytest.mark.parametrize("rest", ["", "/below"])
 def test_a_logdir_that_cannot_be_written_is_refused(tmp_path, rest):

@@ -11,7 +11,6 @@ import pytest
 from tests.program import training
 from tests.program.training import IMAGE
 from tfpipe.program import guard as guard_lib
-from tfpipe.program.profile import Profiler, Window
 from tfpipe.program.restarts import FAILED
 
 SPMD = "pipeline.backend=spmd"
@@ -56,9 +55,3 @@ def test_of_a_step_that_hangs_no_action_is_known(tf):
   assert run.marks is None
   where = guard_lib.Guard(run)._where()
   assert where == "one program for all devices does not tell which action it is at"
-
-
-def test_single_actions_are_not_measured(tf, tmp_path):
-  run = training.make_run(IMAGE, SPMD)
-  with pytest.raises(ValueError, match=r"--profile: needs pipeline\.backend='devices'"):
-    Profiler(run, Window(3, 2), tmp_path)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tfpipe import text_files
 from tfpipe.checks import check_choice, check_count, check_text
 from tfpipe.cost import ArraySpec
 from tfpipe.input import embedded
@@ -135,7 +136,8 @@ class CharInput(TextInput):
     if not self.params.text_dir:
       return embedded.shakespeare(self.params.split)
     owner = f"{type(self).__name__}.text_dir"
-    folder = Path(self.params.text_dir).expanduser() / self.params.split
+    text_dir = self.params.text_dir
+    folder = text_files.home(text_dir, f"{owner} = {text_dir!r}") / self.params.split
     paths = sorted(path for path in folder.glob("*.txt") if path.is_file())
     if not paths:
       raise LookupError(

@@ -15,6 +15,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfpipe import text_files
 from tfpipe.checks import check_count, check_text
 from tfpipe.input.base import permuted
 from tfpipe.input.image_input import AugmentedImageInput
@@ -194,7 +195,7 @@ class TfdsImageInput(AugmentedImageInput):
 
 def find_prepared(data_dir: str, dataset: str) -> Path | None:
   """Gives the folder of a prepared dataset (its newest version), or None."""
-  root = Path(data_dir).expanduser() / dataset
+  root = text_files.home(data_dir, f"TfdsImageInput.data_dir = {data_dir!r}") / dataset
   versions = sorted(
     (path for path in root.glob("*.*.*") if _version(path)), key=_version, reverse=True
   )

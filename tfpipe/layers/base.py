@@ -123,17 +123,28 @@ class Layer:
 
   def CreateChild(self, name: str, params: InstantiableParams) -> None:
     """Adds the child layer `self.<name>` (Lingvo)."""
+    self._claim(name, attribute=True)
     self._children[name] = self._Child(name, params)
     setattr(self, name, self._children[name])
 
   def CreateChildren(self, name: str, params: Sequence[InstantiableParams]) -> None:
     """Adds the list of child layers `self.<name>`; weights are `<name>_<i>/...`."""
-    self._children[name] = [self._Child(f"{name}_{i}", p) for i, p in enumerate(params)]
+    self._claim(name, attribute=True)
+    names = [f"{name}_{i}" for i in range(len(params))]
+    for own in names:
+      self._claim(own)
+    self._children[name] = list(map(self._Child, names, params))
     setattr(self, name, self._children[name])
 
-  def _claim(self, name: str) -> None:
-    """Takes a name for a child, weight or seed; each is part of global names."""
-    if not NAME.fullmatch(name) or name in self._names:
+  def _claim(self, name: str, *, attribute: bool = False) -> None:
+    """Takes a name for a child, weight or seed; each is part of global names.
+
+    Args:
+      name: to be taken.
+      attribute: whether the layer gets an attribute of that name.
+    """
+    taken = name in self._names or (attribute and hasattr(self, name))
+    if not NAME.fullmatch(name) or taken:
       raise ValueError(
         f"{type(self).__name__} {self.name!r}: the name {name!r} of a child, weight or "
         "seed must be of letters, digits and _, and not be taken yet"
@@ -141,7 +152,6 @@ class Layer:
     self._names.add(name)
 
   def _Child(self, name: str, params: InstantiableParams) -> Layer:
-    self._claim(name)
     params = params.Copy().Set(name=name)
     if not self.params.trainable:
       params.trainable = False

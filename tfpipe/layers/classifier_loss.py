@@ -67,6 +67,10 @@ class ClassifierLoss(Layer):
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
     """Gives the cost."""
     logits, side = inputs
+    if len(logits.shape) != 2:
+      raise ValueError(
+        f"{params.name}: logits have shape {logits.shape}, expected [batch, classes]"
+      )
     batch, classes = logits.shape
     for name in cls.SIDE_INPUTS:
       if side[name].shape != (batch,):

@@ -61,7 +61,7 @@ class WeightInit:
     Returns:
       float32 tensor of that shape.
     """
-    if self.method == "constant":
+    if self.method == "constant" or 0 in shape:  # nothing has no fans
       return tf.fill(shape, tf.constant(self.scale, tf.float32))
     key = name_key(f"{seed}/{name}")
     pair = tf.constant([key & 0x7FFFFFFF, key >> 32], tf.int64)

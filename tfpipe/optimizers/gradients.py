@@ -41,8 +41,8 @@ def dense_gradients(
 def _dense(name: str, weight: tf.Variable, gradient: Gradient) -> tf.Tensor:
   if gradient is None:
     raise ValueError(
-      f"weight {name!r} has no gradient: the loss doesn't depend on it. Leave weights "
-      "that aren't trained out of create_state"
+      f"weight {name!r} has no gradient: the loss doesn't depend on it; leave it out, "
+      "or declare it with trainable=False"
     )
   if not weight.shape.is_compatible_with(gradient.shape):
     raise ValueError(

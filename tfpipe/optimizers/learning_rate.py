@@ -17,6 +17,7 @@ from tfpipe.checks import (
   check_bool,
   check_count,
   check_number,
+  check_numbers,
   instantiate,
 )
 from tfpipe.lazy import tf
@@ -160,21 +161,16 @@ class PiecewiseConstant(LearningRateSchedule):
 
   def __init__(self, params: Params) -> None:
     super().__init__(params)
-    self._boundaries = list(params.Get("boundaries"))
-    self._values = [float(value) for value in params.Get("values")]
+    self._boundaries = check_numbers(self, params, "boundaries", "(0, inf)")
+    self._values = check_numbers(self, params, "values", "[0, inf)")
     if len(self._values) != len(self._boundaries) + 1:
       raise ValueError(
         f"PiecewiseConstant: {len(self._boundaries)} boundaries need "
         f"{len(self._boundaries) + 1} values, not {len(self._values)}"
       )
-    if any(not low < high for low, high in pairwise([0, *self._boundaries])):
+    if any(low >= high for low, high in pairwise(self._boundaries)):
       raise ValueError(
-        f"PiecewiseConstant.boundaries = {self._boundaries}: they must be above 0 and "
-        "increase"
-      )
-    if any(not 0 <= value < math.inf for value in self._values):
-      raise ValueError(
-        f"PiecewiseConstant.values = {self._values}: each must be at least 0 and finite"
+        f"PiecewiseConstant.boundaries = {params.boundaries}: they must increase"
       )
 
   def _value(self, xp: Any, step: Any) -> Any:

@@ -78,11 +78,16 @@ class Predictor:
     return self._predict(batch)
 
   def metrics(self, batch: Fields) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Gives the metrics of a micro-batch of all fields, name → (sum, weight)."""
+    """Gives the metrics of a micro-batch of all fields, name → (sum, weight).
+
+    Losses that layers add are part of `loss`, as in evaluation.
+    """
     last = self._layers[-1]
-    with tracing(do_eval=True):
+    with tracing(do_eval=True) as aux:
       inputs = (*self._inside(batch), *_side(last, batch))
-      return dict(last.FProp(self._theta(last), *inputs))
+      metrics = dict(last.FProp(self._theta(last), *inputs))
+    total, weight = metrics["loss"]
+    return {**metrics, "loss": (tf.add_n([total, *aux.losses]), weight)}
 
   def any_rows(self, batch: Fields) -> dict[str, tf.Tensor]:
     """Gives the predictions for any number of rows.

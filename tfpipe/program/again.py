@@ -46,13 +46,18 @@ class Again:
     self._probes: dict[tuple, Probe] = {}
 
   def first_bad(
-    self, steps: Iterable[tuple[int, Batch]], bad: Iterable[int] = ()
+    self,
+    steps: Iterable[tuple[int, Batch]],
+    bad: Iterable[int] = (),
+    *,
+    are_all: bool = True,
   ) -> str:
     """Says which layer is the first to give a number that is not finite.
 
     Args:
       steps: number and mini-batch of each step that may be to blame, in order.
       bad: micro-batches to look at; none: all.
+      are_all: whether no other step may be to blame.
     """
     wanted = set(bad)
     for step, batch in steps:
@@ -67,7 +72,10 @@ class Again:
             f"first, in micro-batch {part.number} of step {step}, the {found.what} of "
             f"{layer} is not finite{_input(part.fields)}"
           )
-    return "each micro-batch alone is finite in every layer: a sum is too large"
+    others = "" if are_all else "a step before the run was continued gave it, or "
+    return (
+      f"each micro-batch alone is finite in every layer: {others}a sum is too large"
+    )
 
   def failing(self, step: int, batch: Batch) -> tuple[str, tf.errors.OpError] | None:
     """Finds the layer whose operation fails, and its error; None if none does."""

@@ -72,7 +72,7 @@ class Guard:
     """Traces the training step.
 
     Raises:
-      BuildError: a layer's FProp has failed.
+      BuildError: a layer's FProp has failed, or the loss does not depend on a weight.
     """
     return self._building("the step", self._run.train_function)
 
@@ -89,9 +89,8 @@ class Guard:
       return make()
     except Exception as error:
       place = self._places.of_note(error)
-      if not place:
-        raise
-      raise BuildError(f"building {what}: {place}: {short(error)}") from error
+      where = f"building {what}: {place}" if place else f"building {what}"
+      raise BuildError(f"{where}: {short(error)}") from error
 
   def batch(self, batches: Iterator[Any], what: str, source: Input | None) -> Any:
     """Gives the next mini-batch, None at the end of the data.
@@ -224,8 +223,10 @@ class Guard:
     """Says where the first bad number comes from; of this step if losses are bad."""
     # What only a gradient has may come from any mini-batch of the update.
     steps = self._window[-1:] if bad else self._window
+    # A checkpoint may hold sums of steps before it.
+    due = self._run.learner.params.accumulate_steps
     try:
-      return self._again.first_bad(steps, bad)
+      return self._again.first_bad(steps, bad, are_all=bool(bad) or len(steps) == due)
     except tf.errors.OpError as error:  # e.g. no memory left for it
       return f"where it comes from could not be looked for: {short(error)}"
 

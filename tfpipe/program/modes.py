@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from tfpipe import text_files
 from tfpipe.params import Params
 from tfpipe.spelling import nearest
 
@@ -97,7 +97,7 @@ def check_logdir(mode: str, logdir: str | None) -> None:
     raise ValueError(f"--logdir is missing; --mode={mode} needs a folder")
   if "\0" in logdir:
     raise ValueError(f"--logdir={logdir!r}: a name of a folder has no null byte")
-  folder = pathlib.Path(logdir).expanduser().absolute()
+  folder = text_files.home(logdir, f"--logdir={logdir}").absolute()
   found = next(path for path in (folder, *folder.parents) if path.exists())
   if not found.is_dir():
     raise ValueError(f"--logdir={logdir}: {found} is a file, not a folder")

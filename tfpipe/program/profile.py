@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfpipe import timeline_compare, timeline_files
+from tfpipe.params import Params
 from tfpipe.program.report import show
 from tfpipe.program.run import Run
 from tfpipe.timeline import Span, Timeline
@@ -50,6 +51,19 @@ def parse(text: str, max_steps: int) -> Window:
   return window
 
 
+def check(params: Params) -> None:
+  """Refuses what has no times to measure.
+
+  Raises:
+    ValueError: naming the field.
+  """
+  if params.pipeline.backend == "spmd":
+    raise ValueError(
+      "--profile: needs pipeline.backend='devices'; one program for all devices does "
+      "not tell when it does which action"
+    )
+
+
 class Profiler:
   """Measures the steps of a window, and tells and files what it found.
 
@@ -67,11 +81,6 @@ class Profiler:
       raise ValueError(
         f"--profile={window.first}:{window.count}: the run continues after step "
         f"{run.step}; the first step that can be measured is {run.step + 2}"
-      )
-    if run.params.pipeline.backend == "spmd":
-      raise ValueError(
-        "--profile: needs pipeline.backend='devices'; one program for all devices does "
-        "not tell when it does which action"
       )
     others = [name for name in run.devices if "CPU" not in name.upper()]
     if others:

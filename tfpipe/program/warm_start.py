@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tfpipe import saving
+from tfpipe import saving, text_files
 from tfpipe.cost import ArraySpec
 from tfpipe.params import Params
 from tfpipe.program import checkpoint as checkpoint_lib
@@ -36,7 +36,7 @@ def find(p: Params, logdir: pathlib.Path) -> Checkpoint | None:
   if checkpoint_lib.paths(logdir):
     show(f"{owner} is not used: the run continues from a checkpoint of its own")
     return None
-  path = pathlib.Path(p.warm_start).expanduser()
+  path = text_files.home(p.warm_start, owner)
   if not path.exists():
     raise ValueError(f"{owner}: there is no such file or folder")
   try:
