@@ -196,9 +196,9 @@ def judged(
     needs <= limit and "flops" in made,
     f"needs {size(needs)} of {size(limit)}, {size(code)} of it code",
   )
-  _compare(found, subject, cell, made["total"], planned)
   if "flops" not in made:
     return found
+  _compare(found, subject, cell, made["total"], planned)
   largest = ", ".join(f"{shape} {size(num)}" for num, shape in made["largest"])
   found.lines.append(
     f"arrays are {made['tiling']:.2f} times as large as their numbers, in tiles; "

@@ -37,7 +37,7 @@ ENVIRONMENT = {
 """What libtpu must find where there is no TPU."""
 
 _EXCHANGE = re.compile(r" (collective-permute|all-reduce)(?:-start)?\(")
-_USED = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
+_USED = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMG])\b", re.IGNORECASE)
 
 
 def compile_text(topology: str, num_cores: int, text: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def compile_text(topology: str, num_cores: int, text: str) -> dict[str, Any]:
       module, xla_client.DeviceList(tuple(devices)), options
     )
   except xla_client.XlaRuntimeError as error:
-    return result | {"total": _needed(str(error)), "secs": time.monotonic() - start}
+    return result | {"total": needed(str(error)), "secs": time.monotonic() - start}
   result["secs"] = time.monotonic() - start
   cost = made.cost_analysis()
   cost = cost[0] if isinstance(cost, list) else cost
@@ -94,8 +94,12 @@ def compile_text(topology: str, num_cores: int, text: str) -> dict[str, Any]:
   }
 
 
-def _needed(message: str) -> int:
-  """Reads how many bytes what does not fit would need; else raises what is said."""
+def needed(message: str) -> int:
+  """Reads how many bytes what does not fit would need, at least.
+
+  Raises:
+    ValueError: the compiler has something else to say.
+  """
   used = _USED.search(message)
   if not used:
     raise ValueError(message)

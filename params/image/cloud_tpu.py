@@ -34,16 +34,20 @@ class _OnCloudTpu(paper.PaperAmoebaNet):
 
 @registry.Register
 class AmoebaNetB18x512(_OnCloudTpu, paper.AmoebaNetB18x512):
-  """557M weights, ImageNet at 480×480, four chips of v5e."""
+  """557M weights, ImageNet at 480×480, four chips of v5p.
 
-  SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
+  For v5e libtpu's compiler refuses the first stage: few channels of large pictures take
+  several times their memory in the tiles of a core.
+  """
+
+  SLICE, HARDWARE = "v5p-8", "tpu_v5p"
 
 
 @registry.Register
 class AmoebaNetD18x544(_OnCloudTpu, paper.AmoebaNetD18x544):
-  """Table 1's 542M weights: four chips of v5e, where the paper has two of 16 GiB."""
+  """Table 1's 542M weights, four chips of v6e."""
 
-  SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
+  SLICE, HARDWARE = "v6e-4", "tpu_v6e"
   NUM_PARTITIONS = 4
 
 

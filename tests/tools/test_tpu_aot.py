@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.tools.test_tpu_check import flags_of, run, subject
-from tools import tpu_aot, tpu_exchanges, tpu_memory, tpu_plan
+from tools import tpu_aot, tpu_compiler, tpu_exchanges, tpu_memory, tpu_plan
 
 MIB = 2**20
 MARKED = (
@@ -165,6 +165,30 @@ def test_what_is_not_as_planned_or_does_not_fit_is_wrong(
 ):
   (wrong,) = judged(planned, answer(**made), num_bytes).wrong
   assert re.search(said, wrong)
+
+
+@pytest.mark.parametrize(
+  ("message", "num_bytes"),
+  [
+    (
+      "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+      "temporaries (24.25G) exceeds available HBM (15.75G).",
+      24.25 * 2**30,
+    ),
+    (
+      "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+      "space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
+      20.5 * 2**30,
+    ),
+  ],
+)
+def test_what_is_too_large_says_how_large_it_is(message, num_bytes):
+  assert tpu_compiler.needed(message) == num_bytes
+
+
+def test_what_the_compiler_says_else_is_handed_on():
+  with pytest.raises(ValueError, match="UNIMPLEMENTED: no"):
+    tpu_compiler.needed("UNIMPLEMENTED: no")
 
 
 def test_what_the_compiler_could_not_fit_is_wrong(planned):
