@@ -176,7 +176,7 @@ def test_what_is_not_as_planned_or_does_not_fit_is_wrong(
       24.25 * 2**30,
     ),
     (
-      "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+      "RESOURCE_EXHAUSTED: XLA:TPU compile error. Ran out of memory in memory "
       "space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
       20.5 * 2**30,
     ),
