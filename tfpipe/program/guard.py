@@ -223,6 +223,9 @@ class Guard:
     """Says where the first bad number comes from; of this step if losses are bad."""
     # What only a gradient has may come from any mini-batch of the update.
     steps = self._window[-1:] if bad else self._window
+    goes_on = self._run.learner.params.nonfinite == "skip"
+    if goes_on and self._run.params.train.steps_per_call > 1:
+      return "where it comes from is not known: later steps of its call have learned"
     # A checkpoint may hold sums of steps before it.
     due = self._run.learner.params.accumulate_steps
     try:
