@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tfpipe.program import stop
+from tfpipe.program import stop, streams
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   stop.listen()  # from before the imports that take time
 
 import contextlib

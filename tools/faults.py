@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from absl import app, flags
 
+from tfpipe.program import streams
 from tfpipe.program.checkpoint import Checkpoint
 from tfpipe.program.restarts import FAILED, HUNG
 from tfpipe.spelling import nearest
@@ -214,5 +215,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   define_flags()
   app.run(main)

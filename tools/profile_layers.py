@@ -31,7 +31,7 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.plan import align
-from tfpipe.program import quiet
+from tfpipe.program import quiet, streams
 from tfpipe.program.profile_layers import Profile, profile
 from tfpipe.trainer import REFUSALS, model_params
 from tfpipe.units import format_bytes, format_secs
@@ -174,4 +174,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

@@ -27,6 +27,7 @@ from absl import app, flags
 
 from tfpipe import error_text
 from tfpipe.params import Params
+from tfpipe.program import streams
 from tfpipe.spelling import nearest
 from tfpipe.trainer import FLAGS, REFUSALS, model_params
 from tools import tpu_subject
@@ -103,4 +104,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)
