@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
 
-from tfpipe import layer_times, memory, model, partition, schedule, schedule_search
+from tfpipe import (
+  layer_times,
+  memory,
+  model,
+  partition,
+  schedule,
+  schedule_search,
+  text_files,
+)
 from tfpipe.cost import LayerCost
 from tfpipe.hardware import Hardware
 from tfpipe.layer_times import LayerTime
@@ -185,8 +192,7 @@ def _schedule_and_cells(
     cells = _cut(pipe, layers, number * (pipe.stages_per_device or 1))
     return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
   if schedule.is_file(pipe.schedule):
-    if not pathlib.Path(pipe.schedule).expanduser().is_file():
-      raise LookupError(f"pipeline.schedule={pipe.schedule!r}: there is no such file")
+    text_files.find(pipe.schedule, f"pipeline.schedule={pipe.schedule!r}")
   else:
     stages = schedule.num_stages(pipe.schedule, number, pipe.stages_per_device)
     _check_number(pipe, layers, stages)  # before a long schedule is made in vain

@@ -20,7 +20,6 @@ No maker prints a latency: `LATENCY_SECS` is a round assumption.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 from tfpipe import text_files
 from tfpipe.spelling import nearest, nearest_or_all
@@ -125,9 +124,7 @@ def find(name: str) -> Hardware:
       f"hardware {name!r} is not one of {', '.join(_TABLE)}, nor a file .json"
       f"{_nearest(name)}"
     )
-  path = pathlib.Path(name).expanduser()
-  if not path.is_file():
-    raise LookupError(f"hardware {name!r}: there is no such file")
+  path = text_files.find(name, f"hardware {name!r}")
   try:
     return _from_json(text_files.read(path))
   except (ValueError, TypeError) as error:

@@ -188,9 +188,7 @@ def read(path: str | pathlib.Path) -> LayerTimes:
     ValueError: its content has another form; the file, the layer and the field are
       named.
   """
-  file = pathlib.Path(path).expanduser()
-  if not file.is_file():
-    raise LookupError(f"layer times {str(path)!r}: there is no such file")
+  file = text_files.find(path, f"layer times {str(path)!r}")
   try:
     return _times(text_files.from_json(text_files.read(file)))
   except ValueError as error:

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["MOST", "from_json", "read"]
+__all__ = ["MOST", "find", "from_json", "read"]
 
 MOST = sys.float_info.max
 """No number in a file may be beyond this, so that all can be times."""
@@ -16,6 +16,24 @@ MOST = sys.float_info.max
 _MOST_DIGITS = 300
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def find(path: str | pathlib.Path, owner: str) -> pathlib.Path:
+  """Returns where a file is that people name; `~` is the home folder.
+
+  Args:
+    path: its name.
+    owner: what is named so, for the message.
+
+  Raises LookupError if there is none, ValueError for what is no file.
+  """
+  file = pathlib.Path(path).expanduser()
+  if not file.exists():
+    raise LookupError(f"{owner}: there is no such file")
+  if not file.is_file():
+    kind = "folder" if file.is_dir() else "pipe or a device"
+    raise ValueError(f"{owner}: this is a {kind}, not a file")
+  return file
 
 
 def read(path: str | pathlib.Path) -> str:

@@ -14,6 +14,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from absl import app, flags
 
@@ -35,6 +36,7 @@ from tfpipe.program import (
 )
 from tfpipe.program import decode as decode_lib
 from tfpipe.program import export as export_lib
+from tfpipe.program.changes import model_params
 from tfpipe.program.dry_run import dry_run
 from tfpipe.program.guard import StepError, failed
 from tfpipe.program.inspection import inspect
@@ -170,45 +172,22 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
     name = error.flagname
-    sys.exit(f"error: there is no flag --{name}{nearest(name, FLAGS)}")
+    _refuse(f"there is no flag --{name}{nearest(name, FLAGS)}")
   except flags.IllegalFlagValueError as error:
     # What the parser of the value says is for programmers.
     given = str(error).removeprefix("flag ").removesuffix(f": {error.__context__}")
     name = given.removeprefix("--").partition("=")[0]
     kind = FLAGS[name].flag_type() if name in FLAGS else ""
     allowed = f": must be {_KINDS[kind]}" if kind in _KINDS else ""
-    sys.exit(f"error: {given}{allowed}")
+    _refuse(f"{given}{allowed}")
   except flags.CantOpenFlagFileError as error:
-    sys.exit(f"error: --flagfile={error_text.of(error.__context__ or error)}")
+    _refuse(f"--flagfile={error_text.of(error.__context__ or error)}")
   except (flags.Error, ValueError) as error:
-    sys.exit(f"error: {' '.join(str(error).split())}")
+    _refuse(" ".join(str(error).split()))
 
 
-def model_params(name: str, changes: Sequence[str]) -> Params:
-  """Gives the Params of an experiment with `key.path=value` changes.
-
-  Raises:
-    LookupError: no such experiment.
-    ValueError, AttributeError, TypeError: a bad override.
-  """
-  experiment = registry.Get(name)
-  params = experiment().Model()
-  if not isinstance(params, Params):
-    raise TypeError(f"{experiment.Name()}.Model() must return Params, got {params!r}")
-  own = params.name
-  seen: dict[str, str] = {}
-  for override in changes:
-    path, equals, value = (part.strip() for part in override.partition("="))
-    if not equals:
-      raise ValueError(f"--set {override!r}: must be key.path=value")
-    if seen.setdefault(path, value) != value:
-      raise ValueError(f"{path} is set twice: to {seen[path]} and to {value}")
-    params.SetFromText(path, value)
-  if params.name != own:
-    raise ValueError(
-      f"name={params.name!r}: must be {own!r}, the experiment's; --model takes another"
-    )
-  return params
+def _refuse(why: str) -> NoReturn:
+  sys.exit(f"error: {error_text.printable(why)}")
 
 
 def overrides() -> list[str]:
