@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["MOST", "find", "from_json", "read"]
+__all__ = ["MOST", "find", "from_json", "kind", "read"]
 
 MOST = sys.float_info.max
 """No number in a file may be beyond this, so that all can be times."""
@@ -30,10 +30,18 @@ def find(path: str | pathlib.Path, owner: str) -> pathlib.Path:
   file = pathlib.Path(path).expanduser()
   if not file.exists():
     raise LookupError(f"{owner}: there is no such file")
-  if not file.is_file():
-    kind = "folder" if file.is_dir() else "pipe or a device"
-    raise ValueError(f"{owner}: this is a {kind}, not a file")
+  if other := kind(file):
+    raise ValueError(f"{owner}: this is {other}, not a file")
   return file
+
+
+def kind(path: pathlib.Path) -> str:
+  """Says what is there in the place of a file; empty if it is one, or nothing."""
+  if path.is_file():
+    return ""
+  if path.exists():
+    return "a folder" if path.is_dir() else "a pipe or a device"
+  return "a link that leads nowhere" if path.is_symlink() else ""
 
 
 def read(path: str | pathlib.Path) -> str:

@@ -110,7 +110,12 @@ def test_no_text_of_a_file_or_flag_changes_the_terminal(tmp_path, capsys):
   assert "schedule \\x1b[31mred, 2 cells" in shown
   assert "\x1b" not in shown
   path.write_text(path.read_text().replace("U", "Q"))
-  for arguments in (own[1:], (f"--mode={red}",), (f"--{red}",), (f"--max_steps={red}",)):
+  for arguments in (
+    own[1:],
+    (f"--mode={red}",),
+    (f"--{red}",),
+    (f"--max_steps={red}",),
+  ):
     found = command.refusal(*ARGUMENTS[:1], *arguments)
     assert "\\x1b[31mred" in found
     assert "\x1b" not in found
