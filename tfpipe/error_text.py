@@ -6,6 +6,17 @@ import errno
 import os
 import re
 
+REFUSALS = (
+  ValueError,
+  TypeError,
+  LookupError,
+  AttributeError,
+  NotImplementedError,
+  OSError,
+  ImportError,
+)
+"""What says that something cannot be as it was asked for."""
+
 _FREE = "", "remove what is not needed"
 _MINE = "this may not be read or written", "change its permissions, or name another"
 # What is wrong (empty: as the system says it), and what to do.

@@ -131,17 +131,6 @@ flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
 )
 
-# What says that the run cannot be as it was asked for.
-REFUSALS = (
-  ValueError,
-  TypeError,
-  LookupError,
-  AttributeError,
-  NotImplementedError,
-  OSError,
-  ImportError,
-)
-
 # What a flag's value must be, by absl's name of its type.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -223,7 +212,8 @@ def _prepare() -> tuple[Params, str]:
   modes.check_inspect(FLAGS.inspect)
   restarts.check(FLAGS.max_restarts)
   registry.Get(FLAGS.model)  # that it is missing is said first of all
-  modes.check_logdir(FLAGS.mode, FLAGS.logdir)
+  if not FLAGS.dry_run or FLAGS.logdir is not None:
+    modes.check_logdir(FLAGS.mode, FLAGS.logdir)
   params = model_params(FLAGS.model, overrides())
   whole = registry.Get(FLAGS.model)().Model()
   changes = differences(whole.ToText(), params.ToText())
@@ -261,30 +251,17 @@ def _set_up(
     what trains or evaluates; None if the mode is done.
   """
   logdir = _logdir()
-  run_folder.check(logdir)
-  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
   trains, evaluates = FLAGS.mode in modes.TRAINING, FLAGS.mode != "train"
+  found = _take_over(logdir, held)
   if not (trains or FLAGS.watch or checkpoint.paths(logdir)):
     raise ValueError(
       f"--logdir={logdir}: there is no checkpoint to {_VERBS[FLAGS.mode]}"
     )
-  found = logdir.is_dir()
-  if trains and found:
-    held.enter_context(lock(logdir))
   source = warm_start.find(params.train, logdir) if trains else None
-  with quiet.start_up():
-    # Weights can take long and much memory: what is missing is found before.
-    for name in modes.inputs(FLAGS.mode, params):
-      with model.naming(name):
-        params.Get(name).Instantiate().check_data()
-    run = Run(params, plan)
-  show("devices " + ", ".join(run.devices))
+  run = _start(params, plan)
   restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
   if source and not restored:
     warm_start.take(run, source)
-  if FLAGS.dry_run:
-    stop.at("trying the first step")
-    return dry_run(run, logdir, evaluates=evaluates)
   if FLAGS.mode == "decode":
     stop.at("decoding")
     return show(decode_lib.decode(run, _options()))
@@ -305,6 +282,42 @@ def _set_up(
   return trainer
 
 
+def _take_over(logdir: pathlib.Path, held: contextlib.ExitStack) -> bool:
+  """Checks the folder of the run, and holds it to train; says whether it is there."""
+  run_folder.check(logdir)
+  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
+  found = logdir.is_dir()
+  if FLAGS.mode in modes.TRAINING and found:
+    held.enter_context(lock(logdir))
+  return found
+
+
+def _start(params: Params, plan: Plan) -> Run:
+  """Starts TensorFlow and makes the run."""
+  with quiet.start_up():
+    # Weights can take long and much memory: what is missing is found before.
+    for name in modes.inputs(FLAGS.mode, params):
+      with model.naming(name):
+        params.Get(name).Instantiate().check_data()
+    run = Run(params, plan)
+  show("devices " + ", ".join(run.devices))
+  return run
+
+
+def _try(params: Params, plan: Plan, held: contextlib.ExitStack) -> None:
+  """Makes a dry run: the next step of a folder, or without one the first."""
+  logdir = None if FLAGS.logdir is None else _logdir()
+  if logdir:
+    _take_over(logdir, held)
+  source = warm_start.find(params.train, logdir)
+  run = _start(params, plan)
+  restored = logdir is not None and restore_newest(run, logdir)
+  if source and not restored:
+    warm_start.take(run, source)
+  stop.at("trying the first step")
+  dry_run(run, logdir, evaluates=FLAGS.mode != "train")
+
+
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
   try:
@@ -321,7 +334,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
-  except REFUSALS as error:
+  except error_text.REFUSALS as error:
     sys.exit(f"error: {refusal.text(error, FLAGS.logdir)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
@@ -368,6 +381,8 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
     show(note)
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
+  if FLAGS.dry_run:
+    return _try(params, plan, held)
   return _set_up(params, plan, window, held)
 
 

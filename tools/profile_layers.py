@@ -33,7 +33,7 @@ from tfpipe.pipeline import placement
 from tfpipe.plan import align
 from tfpipe.program import quiet, streams
 from tfpipe.program.profile_layers import Profile, profile
-from tfpipe.trainer import REFUSALS, model_params
+from tfpipe.trainer import model_params
 from tfpipe.units import format_bytes, format_secs
 
 FLAGS = flags.FLAGS
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures what the flags say, writes it and prints it."""
   try:
     _measure(argv)
-  except REFUSALS as error:
+  except error_text.REFUSALS as error:
     sys.exit(f"error: {error_text.of(error)}")
 
 

@@ -29,7 +29,7 @@ from tfpipe import error_text
 from tfpipe.params import Params
 from tfpipe.program import streams
 from tfpipe.spelling import nearest
-from tfpipe.trainer import FLAGS, REFUSALS, model_params
+from tfpipe.trainer import FLAGS, model_params
 from tools import tpu_subject
 from tools.tpu_subject import Subject
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
     _check_flags(argv)
     subject = tpu_subject.make(_params())
     _run(subject)
-  except REFUSALS as error:
+  except error_text.REFUSALS as error:
     sys.exit(f"error: {error_text.of(error)}")
 
 

@@ -38,6 +38,20 @@ def test_the_first_step_is_run_and_nothing_is_written(tf, tmp_path, capsys, mode
   assert expected <= set(dry[-2].split())
 
 
+def test_a_dry_run_needs_no_folder_and_tries_the_first_step(
+  tf, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  command.run(f"--model={IMAGE}", "--mode=train", "--dry_run")
+  shown = capsys.readouterr().out
+  assert "\nstep=1/6 loss=" in shown
+  assert shown.endswith("nothing was written\n")
+  assert not list(tmp_path.iterdir())
+  for given in ("--logdir=", "--nodry_run"):
+    found = command.refusal(f"--model={IMAGE}", "--mode=train", "--dry_run", given)
+    assert found == "error: --logdir is missing; --mode=train needs a folder"
+
+
 def test_a_dry_run_goes_on_from_the_newest_checkpoint(tf, tmp_path, capsys):
   training.train(tmp_path, IMAGE, "train.max_steps=4")
   before = contents(tmp_path)
