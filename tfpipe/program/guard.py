@@ -53,7 +53,7 @@ class Guard:
     self._watchdog = Watchdog(run.params.train.step_timeout_secs)
     self._again = Again(run, self._places)
     self._window: list[tuple[int, Batch]] = []
-    self._num_steps = 0
+    self._num_steps = self._num_evaluations = 0
 
   def __enter__(self) -> Guard:
     self._watchdog.__enter__()
@@ -123,8 +123,9 @@ class Guard:
     Raises:
       StepError: it has failed.
     """
+    self._num_evaluations += 1
     try:
-      with self._watchdog.limit(f"{what} runs"):
+      with self._watchdog.limit(f"{what} runs", self._where_in_evaluation):
         pairs = function(batch).items()
         return {name: (float(total), float(weight)) for name, (total, weight) in pairs}
     except tf.errors.OpError as error:
@@ -235,6 +236,13 @@ class Guard:
     return None
 
   def _where(self) -> str:
-    assert self._run.marks is not None
-    counts = self._run.marks.read()
-    return unfinished(self._run.plan.schedule, self._places, counts, self._num_steps)
+    run = self._run
+    assert run.marks is not None
+    counts = run.marks.read()
+    return unfinished(run.plan.schedule, self._places, counts, self._num_steps)
+
+  def _where_in_evaluation(self) -> str:
+    run = self._run
+    assert run.eval_marks is not None
+    counts, number = run.eval_marks.read(), self._num_evaluations
+    return unfinished(run.pipeline.eval_schedule, self._places, counts, number)

@@ -79,13 +79,14 @@ def short(error: BaseException) -> str:
 def unfinished(
   schedule: Schedule, places: Places, counts: Sequence[int], num_steps: int
 ) -> str:
-  """Says which actions a step is at: those that wait for no other.
+  """Says which actions a step or an evaluation is at: those that wait for no other.
 
   Args:
     schedule: of the run.
     places: of the run.
     counts: actions that each device has done in all steps.
-    num_steps: steps that have begun, the one that hangs among them.
+    num_steps: steps, or batches of evaluations, that have begun, the one that hangs
+      among them.
   """
   graph, done, heads, first = schedule.graph, set[int](), [], 0
   for actions, count in zip(schedule.actions, counts, strict=True):
@@ -95,7 +96,8 @@ def unfinished(
     heads += own[position : position + 1]
     first += len(actions)
   if not heads:
-    return "all devices have done their actions; the update does not end"
+    last = "the update does" if schedule.num_updates else "adding up metrics does"
+    return f"all devices have done their actions; {last} not end"
   free = [n for n in heads if done.issuperset(graph.needs(graph.actions[n]))]
   texts = []
   for number in free or heads:
