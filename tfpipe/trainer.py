@@ -38,7 +38,7 @@ from tfpipe.program import decode as decode_lib
 from tfpipe.program import export as export_lib
 from tfpipe.program.changes import model_params
 from tfpipe.program.dry_run import dry_run
-from tfpipe.program.guard import StepError, failed
+from tfpipe.program.failure import StepError, failed
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
 from tfpipe.program.planning import show_plan, show_search

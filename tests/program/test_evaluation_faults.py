@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.program import command, training
-from tfpipe.program.guard import BuildError, StepError
+from tfpipe.program.failure import BuildError, StepError
 
 NAME = "tests.program.tiny.FaultyEvaluation"
 ONE = "train.max_steps=1"

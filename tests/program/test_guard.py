@@ -5,8 +5,9 @@ import re
 import pytest
 
 from tests.program import command, training
-from tfpipe.program.guard import BuildError, Guard, StepError
-from tfpipe.program.places import Places, short
+from tfpipe.program.failure import BuildError, StepError, short
+from tfpipe.program.guard import Guard
+from tfpipe.program.places import Places
 from tfpipe.program.train import Trainer, restore_newest
 
 SMALL = "tools.fault_cases.Small"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -13,31 +11,13 @@ import numpy as np
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.program.again import Again, Batch
-from tfpipe.program.fetch import GivenUp
-from tfpipe.program.places import Places, short, unfinished
+from tfpipe.program.batches import first_planned
+from tfpipe.program.failure import BuildError, StepError, short
+from tfpipe.program.fetch import Fetcher, next_batch
+from tfpipe.program.places import Places, unfinished
 from tfpipe.program.report import show
-from tfpipe.program.restarts import FAILED
 from tfpipe.program.run import Run
 from tfpipe.program.watchdog import Watchdog
-
-
-class StepError(RuntimeError):
-  """A step, or its input, has failed; the message names the place."""
-
-
-class BuildError(StepError):
-  """The step could not be built, and could not the next time either."""
-
-
-def failed(error: StepError) -> int:
-  """Shows on stderr what has failed, and gives the code to exit with."""
-  if isinstance(error, BuildError):
-    # Where in the layer's code, only the traceback says.
-    traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
-    return 1
-  print(f"failed: {error}", file=sys.stderr)
-  return FAILED
 
 
 class Guard:
@@ -92,7 +72,7 @@ class Guard:
         raise
       raise BuildError(f"building {what}: {place}: {short(error)}") from error
 
-  def batch(self, batches: Iterator[Any], what: str, source: Input | None) -> Any:
+  def batch(self, batches: Fetcher, what: str, source: Input) -> Any:
     """Gives the next mini-batch, None at the end of the data.
 
     Args:
@@ -104,16 +84,16 @@ class Guard:
       GivenUp: a signal to stop came meanwhile.
       StepError: the input has failed.
     """
-    name = type(source).__name__
-    with self._watchdog.limit(f"{what} waits for the input, {name},"):
-      try:
-        return next(batches, None)
-      except GivenUp:
-        raise
-      except Exception as error:
-        raise StepError(
-          f"{what}: the input, {name}, has failed: {short(error)}"
-        ) from error
+    return next_batch(batches, what, source, self._watchdog)
+
+  def planned_batch(self, what: str, source: Input) -> Batch:
+    """Gives the first mini-batch of the shape that plans are made for.
+
+    Raises:
+      StepError: the input has failed.
+      ValueError: there is none.
+    """
+    return first_planned(source, what, self._watchdog)
 
   def evaluation(
     self, what: str, function: Callable[[Batch], Any], batch: Batch

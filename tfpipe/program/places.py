@@ -65,17 +65,6 @@ class Places:
     return f"{self.layer(int(match[1]))}, {match[2]}" if match else ""
 
 
-def short(error: BaseException) -> str:
-  """Gives kind and message of an error in one line, without TensorFlow's frames."""
-  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-  # What is between `Graph execution error` and the message is about traces.
-  whole = [line for line in lines if "{{function_node" in line and "[[" not in line]
-  text = re.sub(r"\{\{.*?\}\}\s*", "", (whole or lines or [""])[0])
-  # Of several errors at once, the first.
-  text = re.sub(r"^\(\d+\) [A-Z_]+:\s*", "", text)
-  return f"{type(error).__name__}: {text}"
-
-
 def unfinished(
   schedule: Schedule, places: Places, counts: Sequence[int], num_steps: int
 ) -> str:

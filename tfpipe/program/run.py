@@ -127,12 +127,14 @@ class Run:
   def eval_function(self) -> Any:
     """Traces evaluation, with the moving averages of the weights if there are any.
 
+    Without an evaluation input it is for batches of the training input.
+
     Returns: as `train_function`.
     """
-    assert self.eval_input is not None
+    source = self.eval_input or self.input
     averages, marks = self.averages(), self.eval_marks
     return by_shape(
-      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages, marks)
+      source, lambda specs: self.pipeline.eval_function(specs, averages, marks)
     )
 
   def eval_on_host(self, batch: Mapping[str, tf.Tensor]) -> None:
