@@ -31,7 +31,7 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.plan import align
-from tfpipe.program import quiet, stop, streams
+from tfpipe.program import quiet, refusal, stop, streams
 from tfpipe.program.failure import StepError, failed
 from tfpipe.program.profile_layers import Profile, profile
 from tfpipe.trainer import model_params
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     _measure(argv)
   except error_text.REFUSALS as error:
-    sys.exit(f"error: {error_text.of(error)}")
+    sys.exit(f"error: {refusal.text(error)}")
   except StepError as error:
     sys.exit(failed(error))
 

@@ -27,7 +27,7 @@ from absl import app, flags
 
 from tfpipe import error_text
 from tfpipe.params import Params
-from tfpipe.program import streams
+from tfpipe.program import refusal, streams
 from tfpipe.spelling import nearest
 from tfpipe.trainer import FLAGS, model_params
 from tools import tpu_subject
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> None:
     subject = tpu_subject.make(_params())
     _run(subject)
   except error_text.REFUSALS as error:
-    sys.exit(f"error: {error_text.of(error)}")
+    sys.exit(f"error: {refusal.text(error)}")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def test_a_layer_that_fails_in_an_evaluation_is_named(tf, tmp_path, num_partitio
 
 def test_a_layer_whose_evaluation_cannot_be_built_is_named(tf, tmp_path):
   message = (
-    r"^building the evaluation: layer 'loss' \(stage 1 on /device:CPU:1\): "
-    r"ZeroDivisionError: a mistake in FProp$"
+    r"^building the evaluation: layer 'loss' \(stage 1 on /device:CPU:1\), "
+    r"tiny\.py:\d+: ZeroDivisionError: a mistake in FProp$"
   )
   with pytest.raises(BuildError, match=message):
     training.train(tmp_path, NAME, ONE, "task.loss.fault=build", evaluates=True)

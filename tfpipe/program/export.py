@@ -84,11 +84,12 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   path = folder / "export" / str(run.step)
   if path.exists():
     raise ValueError(f"{path} is there already; remove it to export step {run.step}")
-  network, weights = predictor(run)
-  with Guard(run) as guard:
-    batch = guard.planned_batch(f"exporting step {run.step}", source_of(run))
+  what = f"exporting step {run.step}"
+  with Guard(run) as guard, guard.doing(what):
+    network, weights = predictor(run)
+    batch = guard.planned_batch(what, source_of(run))
     loss = _check_metrics(run, network, batch, guard)
-  serve = _function(network, batch)
+    serve = _function(network, batch)
   fed = {name: batch[name] for name in network.fields}
   with stop.held():
     _publish(path, serve, weights, fed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
 
+from tfpipe import error_text
 from tfpipe.program.restarts import FAILED
 
 
@@ -19,13 +19,10 @@ class BuildError(StepError):
 
 def failed(error: StepError) -> int:
   """Shows on stderr what has failed, and gives the code to exit with."""
-  if isinstance(error, BuildError):
-    # Where in the layer's code, only the traceback says.
-    traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
-    return 1
-  print(f"failed: {error}", file=sys.stderr)
-  return FAILED
+  built = not isinstance(error, BuildError)
+  kind = "failed" if built else "error"
+  print(f"{kind}: {error_text.printable(str(error))}", file=sys.stderr)
+  return FAILED if built else 1
 
 
 def short(error: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,7 @@ from tfpipe.program.batches import first_planned
 from tfpipe.program.failure import BuildError, StepError, short
 from tfpipe.program.fetch import Fetcher, next_batch
 from tfpipe.program.places import Places, unfinished
+from tfpipe.program.refusal import in_layer
 from tfpipe.program.report import show
 from tfpipe.program.run import Run
 from tfpipe.program.watchdog import Watchdog
@@ -51,26 +53,39 @@ class Guard:
     """Traces the training step.
 
     Raises:
-      BuildError: a layer's FProp has failed.
+      BuildError: the code of a layer has failed.
     """
-    return self._building("the step", self._run.train_function)
+    with self.doing("building the step"):
+      return self._run.train_function()
 
   def building_evaluation(self) -> Any:
     """Traces evaluation.
 
     Raises:
-      BuildError: a layer's FProp has failed.
+      BuildError: the code of a layer has failed.
     """
-    return self._building("the evaluation", self._run.eval_function)
+    with self.doing("building the evaluation"):
+      return self._run.eval_function()
 
-  def _building(self, what: str, make: Callable[[], Any]) -> Any:
+  @contextlib.contextmanager
+  def doing(self, what: str) -> Iterator[None]:
+    """Names the layer, with its stage and line, whose code fails within.
+
+    Args:
+      what: is done, for the message.
+
+    Raises:
+      BuildError: the code of a layer has failed.
+      StepError: an operation of TensorFlow has failed.
+    """
     try:
-      return make()
+      yield
     except Exception as error:
-      place = self._places.of_note(error)
-      if not place:
-        raise
-      raise BuildError(f"building {what}: {place}: {short(error)}") from error
+      if layer := self._places.of_note(error):
+        raise BuildError(f"{what}: {in_layer(layer, error)}") from error
+      if isinstance(error, tf.errors.OpError):
+        raise StepError(f"{what}: {short(error)}") from error
+      raise
 
   def batch(self, batches: Fetcher, what: str, source: Input) -> Any:
     """Gives the next mini-batch, None at the end of the data.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tfpipe.program.refusal import layer_name
 from tfpipe.program.run import Run
 from tfpipe.schedule.schedule import Schedule
 
 _NODE = re.compile(r"stage(\d+)/micro(\d+)/(\w+)/")
-_NOTE = re.compile(r"in layer '(.*)'")
 _PROBED = re.compile(r"\bprobe(\d+)/([a-z]+)")
 _LAYER = re.compile(r"\blayer(\d+)(?:_\d+)?/")
 
@@ -42,8 +42,8 @@ class Places:
 
   def of_note(self, error: BaseException) -> str:
     """Names the layer whose FProp raised an error; empty if it was none."""
-    notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
-    return next((self.layer(self.names.index(n[1])) for n in notes if n), "")
+    name = layer_name(error)
+    return self.layer(self.names.index(name)) if name else ""
 
   def of_error(self, text: str) -> str:
     """Names the action in which TensorFlow met an error; empty if it does not say."""
