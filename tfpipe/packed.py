@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import TypeVar
 
 from tfpipe.lazy import tf
 from tfpipe.traced import Function, call, specs, trace
 
+_T = TypeVar("_T")
 _MOST = 16
 # TensorFlow notes the types of all tensors of a value for each of them, and again for
 # each use: of hundreds at once, that takes seconds.
@@ -22,8 +24,13 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   """Makes one value of some tensors."""
   parts = list(tensors)
   while len(parts) > _MOST:
-    parts = [_pack(parts[i : i + _MOST]) for i in range(0, len(parts), _MOST)]
+    parts = [_pack(chunk) for chunk in chunks(parts)]
   return _pack(parts)
+
+
+def chunks(values: Sequence[_T]) -> list[Sequence[_T]]:
+  """Gives those of some tensors that are packed together, before these are packed."""
+  return [values[i : i + _MOST] for i in range(0, len(values), _MOST)]
 
 
 def unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
@@ -33,8 +40,7 @@ def unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
     levels.append([tf.TensorSpec([], tf.variant)] * -(-len(levels[-1]) // _MOST))
   parts = [packed]
   for level in levels[::-1]:
-    chunks = [level[i : i + _MOST] for i in range(0, len(level), _MOST)]
-    pairs = zip(parts, chunks, strict=True)
+    pairs = zip(parts, chunks(level), strict=True)
     parts = [tensor for part, chunk in pairs for tensor in _unpack(part, chunk)]
   return parts
 

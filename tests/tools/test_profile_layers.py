@@ -119,6 +119,22 @@ def counted(monkeypatch):
   return seen
 
 
+def test_each_stage_scales_its_own_layers():
+  layers = {
+    (kind, i): secs
+    for kind in ("F", "B", "W", "BW")
+    for i, secs in enumerate([1.0, 3.0, 2.0])
+  }
+  layers["W", 2] = 0  # of a layer without weights
+  stages = {("F", 0): 8.0, ("F", 1): 3.0, ("B", 0): 2.0, ("B", 1): 1.0}
+  stages |= {("W", 0): 4.0, ("W", 1): 0.5, ("BW", 0): 12.0, ("BW", 1): 10.0}
+  found = profile_layers.scale(layers, stages, ((0, 2), (2, 3)))
+  assert [found["F", i] for i in range(3)] == [2.0, 6.0, 3.0]
+  assert [found["B", i] for i in range(3)] == [0.5, 1.5, 1.0]
+  assert [found["W", i] for i in range(3)] == [1.0, 3.0, 0.0]
+  assert [found["BW", i] for i in range(3)] == [3.0, 9.0, 10.0]
+
+
 def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, counted):
   devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
   params = trainer.model_params(IMAGE, ["task.num_blocks=3"])

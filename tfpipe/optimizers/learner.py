@@ -203,9 +203,7 @@ class Learner:
       shape = state_lib.static_shape(weight)
       for entry, spec in self.state_specs(name, shape).items():
         summed = entry.startswith("accumulators/")
-        self._state[entry] = state_lib.create_variable(
-          entry, spec, weight, summed=summed
-        )
+        self._state[entry] = state_lib.create_variable(spec, weight, summed=summed)
     accumulates = self._accumulate_steps > 1
     self._state |= state_lib.create_counters(accumulates=accumulates)
     if scales_loss:

@@ -1,4 +1,8 @@
-"""The variables a learner keeps beside the weights."""
+"""The variables a learner keeps beside the weights.
+
+They are known by the names of their checkpoint entries, and have none of their own: for
+each name, TensorFlow makes a kernel, which takes longer than making the variable.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +50,11 @@ def check_weights(
 
 
 def create_variable(
-  name: str, spec: SlotSpec, weight: tf.Variable, *, summed: bool
+  spec: SlotSpec, weight: tf.Variable, *, summed: bool
 ) -> tf.Variable:
   """Creates a float32 state variable on the device of its weight.
 
   Args:
-    name: name of its checkpoint entry.
     spec: shape and initial value.
     weight: the variable it belongs to.
     summed: whether replicas hold parts of a sum, rather than equal copies.
@@ -63,19 +66,19 @@ def create_variable(
     return tf.fill(spec.shape, spec.initial)
 
   with tf.device(weight.device):
-    return _variable(name, initial_value, summed=summed)
+    return _variable(initial_value, summed=summed)
 
 
 def create_counters(*, accumulates: bool) -> dict[str, tf.Variable]:
   """Creates the counters of a learner, scalars on the host."""
   with tf.device(HOST):
     counters = {
-      STEP: _variable(STEP, lambda: tf.zeros([], tf.int64)),
-      SKIPS: _variable(SKIPS, lambda: tf.zeros([], tf.int64)),
+      STEP: _variable(lambda: tf.zeros([], tf.int64)),
+      SKIPS: _variable(lambda: tf.zeros([], tf.int64)),
     }
     if accumulates:
-      counters[CALLS] = _variable(CALLS, lambda: tf.zeros([], tf.int64))
-      counters[WEIGHT] = _variable(WEIGHT, lambda: tf.zeros([]), summed=True)
+      counters[CALLS] = _variable(lambda: tf.zeros([], tf.int64))
+      counters[WEIGHT] = _variable(lambda: tf.zeros([]), summed=True)
   return counters
 
 
@@ -85,15 +88,14 @@ def static_shape(weight: tf.Variable) -> tuple[int, ...]:
 
 
 def _variable(
-  name: str, initial_value: Callable[[], tf.Tensor], *, summed: bool = False
+  initial_value: Callable[[], tf.Tensor], *, summed: bool = False
 ) -> tf.Variable:
   if not summed:
-    return tf.Variable(initial_value, trainable=False, name=name)
+    return tf.Variable(initial_value, trainable=False)
   # Read across replicas, saved and restored as the sum of the parts.
   return tf.Variable(
     initial_value,
     trainable=False,
-    name=name,
     synchronization=tf.VariableSynchronization.ON_READ,
     aggregation=tf.VariableAggregation.SUM,
   )

@@ -301,7 +301,8 @@ class Pipeline:
       for name, weight in declared_weights(self._layers[start:end]).items():
         with tf.device(device):
           value = weight.init.values(name, weight.shape, seed)
-          weights[name] = tf.Variable(value, trainable=weight.trainable, name=name)
+          # Without a name of its own, for which TensorFlow would make a kernel.
+          weights[name] = tf.Variable(value, trainable=weight.trainable)
     return weights
 
   def _move(

@@ -1,20 +1,35 @@
-"""Reads the weights of a stage, as one value."""
+"""Reads the weights of a stage, as one value.
+
+They are read in the chunks in which they are packed: layers that are alike have chunks
+that are alike, which share a function, so that a stage of many layers has few.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.packed import pack, pack_as_node, pack_handles, unpack, unpack_as_node
+from tfpipe.packed import (
+  chunks,
+  pack,
+  pack_as_node,
+  pack_handles,
+  unpack,
+  unpack_as_node,
+)
 from tfpipe.structure import static_shape
 from tfpipe.traced import Function, call, handle_specs, read, trace
+
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class WeightReader:
   """Reads variables where they are; stages whose weights are alike share a function."""
 
   def __init__(self) -> None:
-    self._functions: dict[tuple[tuple[int, ...], ...], Function] = {}
+    self._functions: dict[_Shapes, Function] = {}
 
   def read(self, variables: Sequence[tf.Variable], device: str) -> tf.Tensor:
     """Adds the reading of variables to the graph under construction.
@@ -40,17 +55,23 @@ class WeightReader:
 
   def _read(self, variables: Sequence[tf.Variable], device: str) -> tf.Tensor:
     shapes = tuple(static_shape(variable) for variable in variables)
-    if shapes not in self._functions:
-      self._functions[shapes] = _reader(shapes)
     with tf.device(device):
-      return call(self._functions[shapes], pack_handles(variables))[0]
+      return self._call(shapes, pack_handles(variables)[0])
+
+  def _call(self, shapes: _Shapes, packed: tf.Tensor) -> tf.Tensor:
+    """Adds a call of the function for variables of these shapes."""
+    if shapes not in self._functions:
+      body = self._read_chunks if len(chunks(shapes)) > 1 else _read_all
+      own = functools.partial(body, shapes)
+      self._functions[shapes] = trace(own, [tf.TensorSpec([], tf.variant)])
+    return call(self._functions[shapes], [packed])[0]
+
+  def _read_chunks(self, shapes: _Shapes, packed: tf.Tensor) -> list[tf.Tensor]:
+    parts = [tuple(chunk) for chunk in chunks(shapes)]
+    found = unpack(packed, [tf.TensorSpec([], tf.variant)] * len(parts))
+    return [pack([self._call(*pair) for pair in zip(parts, found, strict=True)])]
 
 
-def _reader(shapes: tuple[tuple[int, ...], ...]) -> Function:
-  """Makes the function that reads float32 variables of these shapes."""
-
-  def body(packed: tf.Tensor) -> list[tf.Tensor]:
-    handles = unpack(packed, handle_specs(len(shapes)))
-    return [pack([read(*pair) for pair in zip(handles, shapes, strict=True)])]
-
-  return trace(body, [tf.TensorSpec([], tf.variant)])
+def _read_all(shapes: _Shapes, packed: tf.Tensor) -> list[tf.Tensor]:
+  handles = unpack(packed, handle_specs(len(shapes)))
+  return [pack([read(*pair) for pair in zip(handles, shapes, strict=True)])]

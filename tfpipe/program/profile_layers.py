@@ -7,8 +7,8 @@ time share more than links: the cores of a host its memory and last cache. So as
 copies of the network are timed at once as there are devices.
 
 What a layer costs in a pipeline is then measured with the network cut into as many
-stages as there are devices, while the input makes its next batch, and each layer's
-times are scaled to add up to the times of these stages.
+stages as there are devices, while the input makes its next batch, and the times of each
+stage's layers are scaled to add up to the stage's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Profile:
   """What was measured, for one micro-batch.
 
   Attributes:
-    times: of each layer, scaled to add up to `whole`.
+    times: of each layer, scaled stage by stage to add up to `whole`.
     alone: seconds of F, B, W and BW: the sums over the layers as stages.
     whole: the same of the network cut into a stage for each device.
   """
@@ -63,15 +63,19 @@ class Profile:
   whole: tuple[float, ...]
 
 
+Secs: TypeAlias = "dict[tuple[str, int], float]"
+"""Seconds by kind of action and stage."""
+
+
 class Measured(NamedTuple):
   """Medians over steps and copies.
 
   Attributes:
-    secs: mean over the micro-batches of a step, by kind of action and stage.
+    secs: mean over the micro-batches of a step.
     end: seconds from the last action to the end of the step.
   """
 
-  secs: dict[tuple[str, int], float]
+  secs: Secs
   end: float
 
 
@@ -117,33 +121,50 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
     for made in (zero_bubble.h1, gpipe.schedule, one_f_one_b.schedule)
   ]
   found = measure(cut, source, batch, limit)
-  alone = _sums(stages)
   # What waits longer in memory is read more slowly: no order counts more than another.
-  sums = [_sums(one.secs) for one in found]
-  whole = {k: statistics.mean(own[k] for own in sums if k in own) for k in _KINDS}
-  factors = {k: whole[k] / alone[k] if alone[k] else 1.0 for k in _KINDS}
+  whole = _means([one.secs for one in found])
   after = statistics.median(one.end for one in found)
   update, end = update_and_end(copies[0], cut[0][0], after)
+  scaled = scale(stages, whole, cells)
   times = []
   for i, (name, share) in enumerate(zip(names, copies[0][0].shares(), strict=True)):
-    f, b, w, both = (factors[kind] * stages[kind, i] for kind in _KINDS)
+    f, b, w, both = (scaled[kind, i] for kind in _KINDS)
     times.append(LayerTime(name, f, b, w, share * update, both))
   rows = micro_batch_size(source.params.batch_size, number)
   return Profile(
     LayerTimes(describe(devices), rows, tuple(times), end),
-    tuple(alone.values()),
-    tuple(whole.values()),
+    _sums(stages),
+    _sums(whole),
   )
 
 
-def _sums(secs: Mapping[tuple[str, int], float]) -> dict[str, float]:
-  """Adds up the stages' seconds of each kind of action that there is."""
-  kinds = {kind for kind, _ in secs}
-  return {
-    k: sum(own for (kind, _), own in secs.items() if kind == k)
-    for k in _KINDS
-    if k in kinds
-  }
+def _means(found: Sequence[Secs]) -> Secs:
+  """Gives the mean of each kind of action and stage, over those that have it."""
+  keys = dict.fromkeys(key for secs in found for key in secs)
+  return {k: statistics.mean(secs[k] for secs in found if k in secs) for k in keys}
+
+
+def scale(layers: Secs, stages: Secs, cells: partition.Cells) -> Secs:
+  """Gives the layers' times, those of each cell adding up to the stage's times.
+
+  Args:
+    layers: seconds by kind of action and layer.
+    stages: seconds by kind of action and stage.
+    cells: half-open layer range of each stage.
+  """
+  scaled = {}
+  for stage, (start, end) in enumerate(cells):
+    for kind in _KINDS:
+      alone = sum(layers[kind, i] for i in range(start, end))
+      factor = stages[kind, stage] / alone if alone else 1.0
+      for i in range(start, end):
+        scaled[kind, i] = factor * layers[kind, i]
+  return scaled
+
+
+def _sums(secs: Secs) -> tuple[float, ...]:
+  """Adds up the seconds of each kind of action."""
+  return tuple(sum(own for (kind, _), own in secs.items() if kind == k) for k in _KINDS)
 
 
 def describe(devices: Sequence[str]) -> str:
