@@ -80,7 +80,7 @@ ERRORS = (
     "a layer that cannot be built",
     ("--set=task.fault=build",),
     1,
-    rf"error: building the step: {_PLACE}: ZeroDivisionError: a mistake in FProp",
+    rf"error: building the step: {_PLACE}, fault_cases\.py:\d+: ZeroDivisionError: a ",
   ),
   Error(
     "a layer that hangs",
