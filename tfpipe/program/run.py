@@ -42,6 +42,7 @@ class Run:
     input: training input.
     losses: of the last steps, None unless `train.loss_spike` is set.
     marks: how far each device is in a step, None unless `train.step_timeout_secs` is.
+    eval_marks: the same in the evaluation of a batch.
   """
 
   def __init__(self, params: Params, plan: Plan) -> None:
@@ -72,7 +73,10 @@ class Run:
       self.losses = LossWindow(
         train.loss_spike, refuses=refuses, device=self.devices[-1]
       )
-    self.marks = Marks(plan.schedule.num_devices) if train.step_timeout_secs else None
+    self.marks = self.eval_marks = None
+    if train.step_timeout_secs:
+      self.marks = Marks(plan.schedule.num_devices)
+      self.eval_marks = Marks(plan.schedule.num_devices)
 
   def _pipeline(self, task: Task, devices: Sequence[str]) -> Pipeline:
     params, plan = self.params, self.plan
@@ -123,12 +127,14 @@ class Run:
   def eval_function(self) -> Any:
     """Traces evaluation, with the moving averages of the weights if there are any.
 
+    Without an evaluation input it is for batches of the training input.
+
     Returns: as `train_function`.
     """
-    assert self.eval_input is not None
-    averages = self.averages()
+    source = self.eval_input or self.input
+    averages, marks = self.averages(), self.eval_marks
     return by_shape(
-      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
+      source, lambda specs: self.pipeline.eval_function(specs, averages, marks)
     )
 
   def eval_on_host(self, batch: Mapping[str, tf.Tensor]) -> None:
