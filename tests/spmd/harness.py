@@ -54,13 +54,15 @@ def make_program(
 class Spmd:
   """A network on virtual devices, with start values from the device back end."""
 
-  def __init__(self, tf, network: Network, steps: int = 1, **how) -> None:
+  def __init__(
+    self, tf, network: Network, steps: int = 1, *, halts: bool = False, **how
+  ) -> None:
     placement.keep_bits()
     self._tf = tf
     self.program = make_program(tf, network, **how)
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy, exchanges = strategies.virtual(cpus[: self.program.num_replicas])
-    self.devices = Devices(self.program, strategy, exchanges, steps)
+    self.devices = Devices(self.program, strategy, exchanges, steps, halts=halts)
     self.devices.load(_first_entries(tf, network, how.get("learner")))
 
   def step(self, batch, number: int = 1) -> list[dict]:

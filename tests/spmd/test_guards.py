@@ -32,6 +32,17 @@ def test_the_first_layer_with_a_bad_number_is_named(tf, tmp_path, steps):
     training.train(tmp_path, SMALL, SPMD, "task.fault=nan", *FAULT, *CUT, *calls)
 
 
+def test_of_a_skipped_step_within_a_call_no_layer_is_blamed(tf, tmp_path, capsys):
+  calls = ("train.steps_per_call=2", "train.log_interval_steps=2")
+  calls += ("train.save_interval_steps=6", "train.max_steps=6")
+  skips = ("task.fault=nan", "task.learner.nonfinite=skip", *FAULT)
+  training.train(tmp_path, SMALL, SPMD, *skips, *CUT, *calls)
+  shown = capsys.readouterr().out
+  assert "\nstep 4: update skipped, 1 in a row\n" in shown
+  assert "\nwhere it comes from is not known: later steps of its call have" in shown
+  assert training.newest(tmp_path).step == 6
+
+
 def test_a_layer_that_fails_ends_the_program(tmp_path):
   # Within the tests' own process, what other devices wait for would be left behind.
   settings = (SPMD, "task.fault=raise", *FAULT, *CUT)

@@ -142,6 +142,33 @@ def test_several_steps_of_a_call_are_those_of_several_calls(tf):
   assert not harness.differences(several.devices.entries(), one.devices.entries())
 
 
+def test_a_call_goes_on_after_a_step_without_any_weight(tf):
+  network, how = NETWORKS["tied"], {"num_partitions": 2, "num_micro_batches": 2}
+  devices = Spmd(tf, network, 3, halts=True, **how)
+  batches = network.batches(3)
+  batches[1]["weight"] = np.zeros_like(batches[1]["weight"])
+  found = devices.call(
+    {name: np.stack([b[name] for b in batches]) for name in batches[0]}
+  )
+  assert found["update"]["applied"].tolist() == [True, False, True]
+  assert devices.devices.entries()["step"] == 3
+
+
+def test_a_call_ends_with_a_step_that_is_not_finite(tf):
+  network, how = NETWORKS["tied"], {"num_partitions": 2, "num_micro_batches": 2}
+  one, several = (Spmd(tf, network, n, halts=True, **how) for n in (1, 3))
+  batches = network.batches(3)
+  batches[1]["x"][0, 0] = np.nan
+  for batch in batches[:2]:
+    one.step(batch)
+  found = several.call(
+    {name: np.stack([b[name] for b in batches]) for name in batches[0]}
+  )
+  assert found["finite"].tolist() == [True, False, False]
+  assert found["update"]["skipped"].tolist() == [False, True, False]
+  assert not harness.differences(several.devices.entries(), one.devices.entries())
+
+
 def test_bfloat16_crosses_borders_and_weights_stay_float32(tf):
   network = NETWORKS["tokens"]
   how = {"num_micro_batches": 2, "compute_dtype": "bfloat16"}

@@ -147,7 +147,13 @@ class OneProgram:
       run.learner,
       measure_every=params.train.log_interval_steps,
     )
-    devices = Devices(program, self._strategy, self._exchanges, self._steps)
+    devices = Devices(
+      program,
+      self._strategy,
+      self._exchanges,
+      self._steps,
+      halts=run.learner.params.nonfinite == "stop",
+    )
     self._devices = devices
 
     def function(batch: Any) -> dict:

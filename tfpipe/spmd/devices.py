@@ -67,6 +67,8 @@ class Devices:
     strategy: has one replica on each.
     exchanges: given the number of a replica, how it exchanges with others.
     steps: mini-batches of a call, which goes through them in a loop of its own.
+    halts: whether nothing is done in a call after a step in which a loss, a moment or a
+      gradient is not finite: the weights are then those which that step had.
 
   Raises:
     ValueError: the strategy has another number of replicas.
@@ -78,6 +80,8 @@ class Devices:
     strategy: tf.distribute.Strategy,
     exchanges: Callable[[tf.Tensor], Collectives],
     steps: int = 1,
+    *,
+    halts: bool = False,
   ) -> None:
     found = strategy.num_replicas_in_sync
     if found != program.num_replicas:
@@ -88,6 +92,7 @@ class Devices:
     self._strategy = strategy
     self._exchanges = exchanges
     self._steps = steps
+    self._halts = halts
     self._names = sorted(program.specs())
     self._outputs: Any = None
     self._function = self._traced()
@@ -200,32 +205,41 @@ class Devices:
     several = [
       tf.TensorSpec([self._steps, *static_shape(spec)], spec.dtype) for spec in fields
     ]
-    return trace(_loop(function, len(own), self._steps), [scalar, *own, *several])
+    return trace(self._loop(function), [scalar, *own, *several])
 
+  def _loop(self, function: Function) -> Callable:
+    """Gives the body of a function that calls another one for each of several steps."""
+    count, steps = len(self._names), self._steps
+    outputs = specs(function.outputs[count:])
+    places = tf.nest.pack_sequence_as(self._outputs, range(len(outputs)))
 
-def _loop(function: Function, num_state: int, steps: int) -> Callable:
-  """Gives the body of a function that calls another one for each of several steps."""
+    def body(number: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
+      def again(step: tf.Tensor, goes_on: tf.Tensor, state: list, rows: list) -> tuple:
+        def one() -> list[tf.Tensor]:
+          fields = [batch[step] for batch in flat[count:]]
+          return call(function, [number, *state, *fields])
 
-  def body(number: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
-    batches = flat[num_state:]
-    rows = [
-      tf.TensorArray(spec.dtype, steps, element_shape=spec.shape)
-      for spec in specs(function.outputs[num_state:])
-    ]
+        def none() -> list[tf.Tensor]:
+          return [*state, *(tf.zeros(spec.shape, spec.dtype) for spec in outputs)]
 
-    def again(step: tf.Tensor, state: list, rows: list) -> tuple:
-      found = call(function, [number, *state, *(batch[step] for batch in batches)])
-      own = zip(rows, found[num_state:], strict=True)
-      written = [row.write(step, value) for row, value in own]
-      return step + 1, found[:num_state], written
+        found = tf.cond(goes_on, one, none) if self._halts else one()
+        given = found[count:]
+        rows = [row.write(step, v) for row, v in zip(rows, given, strict=True)]
+        update = places["update"]
+        bad = given[update["skipped"]] & tf.reduce_any(given[update["nonfinite"]])
+        is_good = given[places["finite"]] & tf.logical_not(bad)
+        return step + 1, goes_on & is_good, found[:count], rows
 
-    _, state, rows = tf.while_loop(
-      lambda step, *_: step < steps,
-      again,
-      [tf.constant(0), list(flat[:num_state]), rows],
-      parallel_iterations=1,
-      maximum_iterations=steps,
-    )
-    return [*state, *(row.stack() for row in rows)]
+      rows = [
+        tf.TensorArray(spec.dtype, steps, element_shape=spec.shape) for spec in outputs
+      ]
+      *_, state, rows = tf.while_loop(
+        lambda step, *_: step < steps,
+        again,
+        [tf.constant(0), tf.constant(True), list(flat[:count]), rows],
+        parallel_iterations=1,
+        maximum_iterations=steps,
+      )
+      return [*state, *(row.stack() for row in rows)]
 
-  return body
+    return body
