@@ -61,3 +61,10 @@ def test_the_words_of_an_error_of_our_own_are_kept():
   assert error_text.of(unknown) == f"x: {os.strerror(errno.ENXIO)}"
   assert error_text.of(LookupError("no 'such' name")) == "no 'such' name"
   assert error_text.of(ValueError("K=0")) == "K=0"
+
+
+def test_what_would_change_the_terminal_is_shown_as_its_escape():
+  assert (
+    error_text.printable("a\x1b[31m é\t\x07\n\udcff") == "a\\x1b[31m é\\t\\x07\n\\udcff"
+  )
+  assert error_text.of(ValueError("--mode=\x1b[31m")) == "--mode=\\x1b[31m"

@@ -130,3 +130,21 @@ def test_the_trials_are_bounded_and_it_says_so(monkeypatch):
   shape = {"num_partitions": 2, "num_micro_batches": 2}
   _, lines = advice(1000, layers=layers(), **shape)
   assert lines[-1].endswith("settings were not tried: planning them takes too long")
+
+
+def test_the_least_number_of_partitions_is_found_without_planning_those_before():
+  # 40 layers of 8 bytes of weights and sums and 4 of new gradients; 12 of borders.
+  made = layers(40, weights=1000, inside=1)
+  _, lines = advice(5 * 12_000, layers=made, num_partitions=1, num_micro_batches=12)
+  assert settings(lines)[-1] in ("--num_partitions=10", "--num_partitions=13")
+
+
+def test_knobs_are_turned_together_if_it_takes_all_of_them():
+  # A layer has 8,000 bytes of weights and sums, 4,000 of new gradients, and keeps 2,000
+  # of each example: no two fit, nor more than one example at a time.
+  made = layers(8, weights=1000, inside=2000)
+  shape = {"num_partitions": 2, "num_micro_batches": 2, "schedule": "gpipe"}
+  _, lines = advice(15_000, layers=made, **shape)
+  assert settings(lines) == [
+    "--num_partitions=8 --num_micro_batches=12 --schedule=1f1b --remat=cell"
+  ]

@@ -26,6 +26,7 @@ BASE = {
   "layer_table",
   "layer_times",
   "memory",
+  "memory_bound",
   "model",
   "nested_map",
   "network",

@@ -8,6 +8,7 @@ from tests.program.training import IMAGE, TEXT
 from tfpipe import plan, plan_search, plan_settings, schedule
 from tfpipe.hardware import Hardware
 from tfpipe.input.image_input import SyntheticImageInput
+from tfpipe.memory_bound import state_bytes
 from tfpipe.model import REMAT
 from tfpipe.network import Network
 from tfpipe.optimizers import SGD, Learner
@@ -146,10 +147,35 @@ def test_the_search_begins_where_weights_and_slots_fit():
   assert shown[2] == "weights, slots and gradients need at least 4 devices"
 
 
+def test_what_cannot_fit_is_not_planned():
+  p = run(weights=1000)
+  p.task.learner = Learner.Params().Set(optimizer=SGD.Params())
+  p.pipeline.Set(schedule="1f1b")
+  # Of two layers each 8,000 bytes of weights and sums, and 4,000 of new gradients.
+  small = Hardware("small", 23_000, 1e3, "float32", 1e9)
+  front = plan_search.search(p, small, ["schedule"])
+  assert front.num_too_few > 0
+  assert front.tried["num_partitions"] == (7,)
+  assert {row.settings["num_partitions"] for row in front.rows} == {7}
+  assert f"; {front.num_too_few} more cannot fit" in plan_search.table(front, "x")
+
+
+def test_a_search_without_any_setting_says_what_was_tried():
+  p = run()
+  p.pipeline.Set(stages_per_device=9)
+  with pytest.raises(ValueError, match="no setting can be planned: ") as error:
+    plan_search.search(p, FAST, ["stages_per_device"])
+  text = str(error.value)
+  assert "num_partitions 1, 2, 3, 4, 6, 7; num_micro_batches 1, 2, 4, 8, 16; " in text
+  assert "schedule dualpipe_v, interleaved, looped_bfs, " in text
+  assert "stages_per_device 9; remat cell, layer, none are refused, first: " in text
+  assert text.endswith("makes 9 cells: must be at most the number of layers, 7")
+
+
 def test_networks_of_many_devices_are_searched_there():
   p = params(*[1] * 200, batch=4)
   network = Network(p)
-  tiny = sum(map(plan_settings.state_bytes, network.states)) // 100
+  tiny = sum(map(state_bytes, network.states)) // 100
   numbers = plan_settings._partitions(network, tiny)
   assert numbers == [128, 192, 201]
   assert plan_settings._partitions(network, 10**9)[-3:] == [32, 48, 64]
@@ -205,7 +231,8 @@ def test_a_search_has_reasons_if_nothing_can_be_planned():
   p = run()
   p.pipeline.num_micro_batches = 5
   with pytest.raises(
-    ValueError, match=r"can be planned: pipeline.num_micro_batches=5 does not div"
+    ValueError,
+    match=r"num_micro_batches 5; .*: pipeline\.num_micro_batches=5 does",
   ):
     plan_search.search(p, FAST, ["num_micro_batches"])
   p.pipeline.Set(num_micro_batches=1, lengths=(4, 3), num_partitions=2)

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -64,3 +65,17 @@ def test_what_is_no_json_is_refused_in_a_line(text, message):
 def test_json_is_read_as_it_is():
   value = {"a": [1, -2, 2.5, None, True, "x", "😀"], "b": {"a": 10**200}}
   assert text_files.from_json("\ufeff" + json.dumps(value)) == value
+
+
+def test_a_file_that_is_named_is_found_or_refused_by_what_is_there(tmp_path):
+  file, folder, pipe = (tmp_path / name for name in ("file", "folder", "pipe"))
+  file.write_text("")
+  folder.mkdir()
+  os.mkfifo(pipe)
+  assert text_files.find(str(file), "x") == file
+  with pytest.raises(ValueError, match=r"^x: this is a folder, not a file$"):
+    text_files.find(folder, "x")
+  with pytest.raises(ValueError, match=r"^x: this is a pipe or a device, not a file$"):
+    text_files.find(pipe, "x")
+  with pytest.raises(LookupError, match=r"^x: there is no such file$"):
+    text_files.find(tmp_path / "nothing", "x")

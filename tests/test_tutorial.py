@@ -86,7 +86,7 @@ def test_the_plan_cuts_before_the_new_layer(shown):
 
 
 def test_the_dry_run_says_the_loss_of_the_first_step(shown):
-  text = shown[TRAINER + "--logdir=logs/noisy --dry_run"]
+  text = shown[TRAINER + "--dry_run"]
   assert re.search(r"^eval of one batch: loss=2\.7", text, re.MULTILINE)
   assert re.search(r"^step=1/\d+ loss=2\.", text, re.MULTILINE)
   assert text.endswith("nothing was written\n")

@@ -10,6 +10,7 @@ from tfpipe import (
   backend,
   layer_times,
   memory,
+  memory_bound,
   model,
   partition,
   schedule,
@@ -26,7 +27,7 @@ from tfpipe.schedule.schedule import Schedule
 from tfpipe.simulate import StageTimes, simulate
 from tfpipe.timeline import Timeline
 
-__all__ = ["Draft", "effort", "make"]
+__all__ = ["Draft", "effort", "fewest_partitions", "make"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +171,34 @@ def effort(pipe: Params) -> int:
   return 4 * times * stages * pipe.num_micro_batches
 
 
+def fewest_partitions(pipe: Params, network: Network, limit: int) -> int:
+  """Returns a number of partitions below which no device list fits; cheap to ask.
+
+  Args:
+    pipe: the Params `pipeline` of a run; its number of partitions does not matter.
+    network: of that run.
+    limit: bytes of a device.
+
+  Returns:
+    more than there are layers, if no number is enough.
+  """
+  whole = -(-sum(map(memory_bound.state_bytes, network.states)) // limit)
+  name, stages = pipe.schedule, pipe.stages_per_device or 1
+  if name in schedule.NAMES:
+    stages = schedule.num_stages(name, 1, pipe.stages_per_device)
+  copies = "num_pairs" in model.schedule_options(name)
+  if schedule.is_file(name) or stages > 1 or copies:
+    return max(1, whole)  # a device has several stages
+  return memory_bound.least_cells(
+    network.costs(pipe.num_micro_batches),
+    network.states,
+    limit,
+    remat=pipe.remat,
+    in_flight=pipe.num_micro_batches if name == "gpipe" else 1,
+    adds=pipe.num_micro_batches > 1,
+  )
+
+
 def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
   path = pipe.layer_times
   times = layer_times.read(path)
@@ -194,9 +223,7 @@ def _schedule_and_cells(
     cells = _cut(pipe, layers, number * (pipe.stages_per_device or 1))
     return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
   if schedule.is_file(pipe.schedule):
-    owner = f"pipeline.schedule={pipe.schedule!r}"
-    if not text_files.home(pipe.schedule, owner).is_file():
-      raise LookupError(f"{owner}: there is no such file")
+    text_files.find(pipe.schedule, f"pipeline.schedule={pipe.schedule!r}")
   else:
     stages = schedule.num_stages(pipe.schedule, number, pipe.stages_per_device)
     _check_number(pipe, layers, stages)  # before a long schedule is made in vain

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+
+REFUSALS = (
+  ValueError,
+  TypeError,
+  LookupError,
+  AttributeError,
+  NotImplementedError,
+  OSError,
+  ImportError,
+)
+"""What says that something cannot be as it was asked for."""
 
 _FREE = "", "remove what is not needed"
 _MINE = "this may not be read or written", "change its permissions, or name another"
@@ -26,6 +38,24 @@ _TEXTS = {
 }
 
 
+_SHOWN = re.compile(r"[^ -~\n]")
+
+
+def printable(text: str) -> str:
+  """Gives a text with escapes in place of what would change the terminal.
+
+  Names of files and values of flags may hold anything; lines stay.
+  """
+  return _SHOWN.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+  character = found[0]
+  if character.isprintable():
+    return character
+  return character.encode("unicode_escape").decode()
+
+
 def of(error: BaseException, where: object = "") -> str:
   """Gives the message of an error, without what only programmers need.
 
@@ -33,6 +63,10 @@ def of(error: BaseException, where: object = "") -> str:
     error: its own words are kept, unless they are those of the operating system.
     where: the file or folder, if the error is of one and does not name it.
   """
+  return printable(_of(error, where))
+
+
+def _of(error: BaseException, where: object) -> str:
   if isinstance(error, LookupError) and error.args:
     return str(error.args[0])
   if not isinstance(error, OSError) or error.errno is None:

@@ -124,9 +124,7 @@ def find(name: str) -> Hardware:
       f"hardware {name!r} is not one of {', '.join(_TABLE)}, nor a file .json"
       f"{_nearest(name)}"
     )
-  path = text_files.home(name, f"hardware {name!r}")
-  if not path.is_file():
-    raise LookupError(f"hardware {name!r}: there is no such file")
+  path = text_files.find(name, f"hardware {name!r}")
   try:
     return _from_json(text_files.read(path))
   except (ValueError, TypeError) as error:

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfpipe import draft, model, schedule
+from tfpipe.memory_bound import state_bytes
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.plan_settings import FLAGS, state_bytes
+from tfpipe.plan_settings import FLAGS
 from tfpipe.units import format_bytes
 
 __all__ = ["advice"]
 
-# Actions of all schedules tried, together: some seconds.
+# Actions of all schedules tried, together: some seconds. Several knobs turned at once
+# are what is left to say.
 _BUDGET = 1_500_000
+_LAST_BUDGET = 2 * _BUDGET
 _ENOUGH = 3
 
 
@@ -46,10 +49,12 @@ def advice(p: Params, plan: Plan, network: Network) -> list[str]:
     f"{format_bytes(plan.device_bytes[worst])}"
   ]
   trial = _Trial(p, network, limit)
-  turned = (trial.turn(knob(p, network)) for knob in _KNOBS)
+  turned = (trial.turn(knob(p, network, limit)) for knob in _KNOBS)
   found = list(itertools.islice(filter(None, turned), _ENOUGH))
   if not found:
-    found = [line for line in [trial.turn(_partitions_and_remat(p, network))] if line]
+    trial.budget = _LAST_BUDGET
+    turned = (trial.turn(knob(p, network, limit)) for knob in _TOGETHER)
+    found = list(itertools.islice(filter(None, turned), 1))
   lines += [f"it fits with {line}" for line in found]
   if not found:
     lines.append(_nothing_helps(network, limit))
@@ -65,14 +70,18 @@ Change = dict[str, Any]
 
 
 class _Trial:
-  """Tries settings, as many as the budget of actions allows."""
+  """Tries settings, as many as the budget of actions allows.
+
+  Attributes:
+    budget: actions that may still be planned.
+    left_out: settings that were not tried for want of it.
+  """
 
   def __init__(self, p: Params, network: Network, limit: int) -> None:
     self._p = p
     self._network = network
     self._limit = limit
-    self._left = _BUDGET
-    self._state = sum(map(state_bytes, network.states))
+    self.budget = _BUDGET
     self.left_out = 0
 
   def turn(self, changes: Iterator[Change]) -> str:
@@ -87,36 +96,37 @@ class _Trial:
   def _need(self, change: Change) -> int | None:
     """Returns the bytes of the device that needs most; None if it cannot be."""
     p = self._p.Copy().Set(**change)
-    if self._state > self._limit * p.pipeline.num_partitions:
-      return None  # whatever the schedule
-    actions = draft.effort(p.pipeline)
-    if actions > self._left:
-      self.left_out += 1
-      return None
-    self._left -= actions
     try:
       network = self._network
       if any(not path.startswith("pipeline.") for path in change):
         network = Network(p)
       model.check(p)
+      fewest = draft.fewest_partitions(p.pipeline, network, self._limit)
+      if fewest > p.pipeline.num_partitions:
+        return None
+      actions = draft.effort(p.pipeline)
+      if actions > self.budget:
+        self.left_out += 1
+        return None
+      self.budget -= actions
       return draft.make(p.pipeline, network).most_bytes(self._limit)
     except ValueError:
       return None  # e.g. a schedule that needs other numbers of micro-batches
 
 
-def _remat(p: Params, network: Network) -> Iterator[Change]:
+def _remat(p: Params, network: Network, limit: int) -> Iterator[Change]:
   for remat in ("cell", "layer"):
     if remat != p.pipeline.remat:
       yield {"pipeline.remat": remat}
 
 
-def _micro_batches(p: Params, network: Network) -> Iterator[Change]:
+def _micro_batches(p: Params, network: Network, limit: int) -> Iterator[Change]:
   for number in network.micro_batches:
     if number > p.pipeline.num_micro_batches:
       yield {"pipeline.num_micro_batches": number}
 
 
-def _schedules(p: Params, network: Network) -> Iterator[Change]:
+def _schedules(p: Params, network: Network, limit: int) -> Iterator[Change]:
   for name in schedule.NAMES:
     if name != p.pipeline.schedule:
       # What is set may be for the present schedule only.
@@ -128,22 +138,23 @@ def _schedules(p: Params, network: Network) -> Iterator[Change]:
       yield {"pipeline.schedule": name, **unset}
 
 
-def _batch(p: Params, network: Network) -> Iterator[Change]:
+def _batch(p: Params, network: Network, limit: int) -> Iterator[Change]:
   rows = network.batch_size() // 2
   while rows >= p.pipeline.num_micro_batches:
     yield {"input.batch_size": rows}
     rows //= 2
 
 
-def _partitions(p: Params, network: Network) -> Iterator[Change]:
+def _partitions(p: Params, network: Network, limit: int) -> Iterator[Change]:
   number, most = p.pipeline.num_partitions, len(network.names)
-  steps = sorted({-(-number * quarters // 4) for quarters in (5, 6, 8, 12, 16, 32, 64)})
-  for more in steps:
+  least = max(number, draft.fewest_partitions(p.pipeline, network, limit))
+  quarters = (4, 5, 6, 8, 12, 16, 32, 64)
+  for more in sorted({-(-least * part // 4) for part in quarters}):
     if number < more <= most:
       yield {"pipeline.num_partitions": more}
 
 
-_KNOBS: Sequence[Callable[[Params, Network], Iterator[Change]]] = (
+_KNOBS: Sequence[Callable[[Params, Network, int], Iterator[Change]]] = (
   _remat,
   _micro_batches,
   _schedules,
@@ -152,10 +163,26 @@ _KNOBS: Sequence[Callable[[Params, Network], Iterator[Change]]] = (
 )
 
 
-def _partitions_and_remat(p: Params, network: Network) -> Iterator[Change]:
-  for partitions in _partitions(p, network):
-    for remat in _remat(p, network):
+def _partitions_and_remat(p: Params, network: Network, limit: int) -> Iterator[Change]:
+  for remat in _remat(p, network, limit):
+    for partitions in _partitions(p.Copy().Set(**remat), network, limit):
       yield {**partitions, **remat}
+
+
+def _partitions_and_all(p: Params, network: Network, limit: int) -> Iterator[Change]:
+  """Turns all that helps at once: most micro-batches, few of them in flight."""
+  wanted: Change = {
+    "pipeline.num_micro_batches": network.micro_batches[-1],
+    "pipeline.schedule": "1f1b",
+    "pipeline.remat": "cell",
+    **{f"pipeline.{option}": 0 for option in model.SCHEDULE_OPTIONS},
+  }
+  changes = {path: value for path, value in wanted.items() if p.Get(path) != value}
+  for partitions in _partitions(p.Copy().Set(**changes), network, limit):
+    yield {**partitions, **changes}
+
+
+_TOGETHER = (_partitions_and_remat, _partitions_and_all)
 
 
 def _nothing_helps(network: Network, limit: int) -> str:

@@ -188,10 +188,7 @@ def read(path: str | pathlib.Path) -> LayerTimes:
     ValueError: its content has another form, and the file, the layer and the field are
       named; or it is in the home folder of nobody.
   """
-  owner = f"layer times {str(path)!r}"
-  file = text_files.home(path, owner)
-  if not file.is_file():
-    raise LookupError(f"{owner}: there is no such file")
+  file = text_files.find(path, f"layer times {str(path)!r}")
   try:
     return _times(text_files.from_json(text_files.read(file)))
   except ValueError as error:

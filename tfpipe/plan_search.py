@@ -10,7 +10,7 @@ ones first: some ten seconds at most.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfpipe import draft, model
@@ -78,6 +78,7 @@ class Front:
     least_partitions: with fewer, weights and slots alone do not fit.
     num_planned: settings that were planned.
     num_too_large: those of them that do not fit.
+    num_too_few: settings with fewer partitions than fit in any order of actions.
     num_left_out: settings beyond the budget.
     smallest: the one that needs least of those that do not fit, None if all fit.
   """
@@ -87,6 +88,7 @@ class Front:
   least_partitions: int
   num_planned: int
   num_too_large: int
+  num_too_few: int
   num_left_out: int
   smallest: Row | None
 
@@ -108,15 +110,18 @@ def search(p: Params, hardware: Hardware, given: Collection[str] = ()) -> Front:
   found = _Found(p, given, hardware)
   for settings in promising(p.pipeline, network, given, hardware.memory_bytes):
     found.add(settings, network)
+  if not found.rows:  # then the smallest is of interest
+    for settings in found.take_too_few():
+      found.plan(settings, network)
   if not found.num_planned:
-    reason = found.reason or f"the smallest has more than {BUDGET} actions"
-    raise ValueError(f"--search: no setting can be planned: {reason}")
+    raise ValueError(f"--search: no setting can be planned: {found.reason()}")
   return Front(
     rows=_front([row for _, row in sorted(found.rows, key=lambda pair: pair[0])]),
     tried={name: tuple(sorted(values)) for name, values in found.tried.items()},
     least_partitions=least_partitions(network, hardware.memory_bytes),
     num_planned=found.num_planned,
     num_too_large=found.num_planned - len(found.rows),
+    num_too_few=len(found.too_few),
     num_left_out=found.num_left_out,
     smallest=found.smallest(),
   )
@@ -157,7 +162,7 @@ class _Found:
     tried: values planned, by name.
     num_planned: settings that were planned.
     num_left_out: settings beyond the budget.
-    reason: why the last setting that could not be planned could not.
+    too_few: settings with fewer partitions than fit in any order of actions.
   """
 
   def __init__(self, p: Params, given: Collection[str], hardware: Hardware) -> None:
@@ -173,10 +178,33 @@ class _Found:
     self.rows: list[tuple[int, Row]] = []
     self.tried: dict[str, set[Any]] = {name: set() for name in FLAGS}
     self.num_planned = self.num_left_out = 0
-    self.reason = ""
+    self.too_few: list[tuple[int, Settings]] = []
+    self._refused: list[tuple[Settings, str]] = []
 
   def add(self, setting: tuple[int, Settings], network: Network) -> None:
-    """Plans a setting, if the budget allows."""
+    """Plans a setting if it may fit and the budget allows."""
+    settings = setting[1]
+    pipe = self._pipe.Copy().Set(**settings)
+    if draft.effort(pipe) > self._left:
+      self.num_left_out += 1
+      return
+    try:
+      fewest = draft.fewest_partitions(pipe, network, self._hardware.memory_bytes)
+    except ValueError as error:  # e.g. a layer is not for these numbers
+      self._refused.append((settings, str(error)))
+      return
+    if settings["num_partitions"] < fewest:
+      self.too_few.append(setting)
+    else:
+      self.plan(setting, network)
+
+  def take_too_few(self) -> list[tuple[int, Settings]]:
+    """Gives away the settings with too few partitions."""
+    taken, self.too_few = self.too_few, []
+    return taken
+
+  def plan(self, setting: tuple[int, Settings], network: Network) -> None:
+    """Plans a setting, as far as the budget goes."""
     place, settings = setting
     pipe = self._pipe.Copy().Set(**settings)
     effort = draft.effort(pipe)
@@ -185,8 +213,8 @@ class _Found:
       return
     try:
       made = draft.make(pipe, network)
-    except ValueError as error:
-      self.reason = str(error)  # e.g. the schedule is not for these numbers
+    except ValueError as error:  # e.g. the schedule is not for these numbers
+      self._refused.append((settings, str(error)))
       return
     self._left -= effort
     self.num_planned += 1
@@ -196,6 +224,15 @@ class _Found:
       self.rows.append((place, self._row(settings, made, need)))
     elif self._smallest is None or need < self._smallest[0]:
       self._smallest = need, settings, made
+
+  def reason(self) -> str:
+    """Says why no setting could be planned: what was tried, and the first refusal."""
+    if not self._refused:
+      return f"the smallest has more than {BUDGET} actions"
+    tried = {
+      name: sorted({settings[name] for settings, _ in self._refused}) for name in FLAGS
+    }
+    return f"{_listed(tried)} are refused, first: {self._refused[0][1]}"
 
   def smallest(self) -> Row | None:
     """Returns what needs least of what does not fit."""
@@ -228,11 +265,9 @@ def table(front: Front, command: str) -> str:
   """
   lines = [
     f"{front.num_planned} settings planned, {front.num_too_large} of them do not fit"
+    + (f"; {front.num_too_few} more cannot fit" if front.num_too_few else "")
     + (f"; {front.num_left_out} more beyond the bound" if front.num_left_out else ""),
-    "tried: "
-    + "; ".join(
-      f"{name} {', '.join(map(str, values))}" for name, values in front.tried.items()
-    ),
+    f"tried: {_listed(front.tried)}",
   ]
   if front.least_partitions > 1:
     lines.append(
@@ -262,6 +297,10 @@ def table(front: Front, command: str) -> str:
       align(rows),
     ]
   )
+
+
+def _listed(tried: Mapping[str, Sequence[Any]]) -> str:
+  return "; ".join(f"{name} {', '.join(map(str, v))}" for name, v in tried.items())
 
 
 def _three_digits(value: float) -> float:

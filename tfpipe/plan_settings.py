@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tfpipe import draft, model
-from tfpipe.memory import LayerState
+from tfpipe.memory_bound import state_bytes
 from tfpipe.network import Network
 from tfpipe.params import Params
 
-__all__ = ["FLAGS", "Settings", "least_partitions", "promising", "state_bytes"]
+__all__ = ["FLAGS", "Settings", "least_partitions", "promising"]
 
 Settings = dict[str, Any]
 """Values of Params of the pipeline, by name."""
@@ -79,11 +79,6 @@ def promising(
 def least_partitions(network: Network, memory_bytes: int) -> int:
   """Returns how many devices hold what is there all the time, if all are full."""
   return max(1, -(-sum(map(state_bytes, network.states)) // memory_bytes))
-
-
-def state_bytes(layer: LayerState) -> int:
-  """Returns the bytes that a layer has all the time."""
-  return layer.weights + layer.slots + layer.averages + layer.gradients + layer.sums
 
 
 def _effort(pipe: Params, settings: Settings) -> int:

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["MOST", "from_json", "home", "read"]
+__all__ = ["MOST", "find", "from_json", "home", "kind", "read"]
 
 MOST = sys.float_info.max
 """No number in a file may be beyond this, so that all can be times."""
@@ -35,6 +35,33 @@ def home(path: str | pathlib.Path, owner: str) -> pathlib.Path:
     raise ValueError(
       f"{owner}: {user} must be the home folder of a user of this machine"
     ) from error
+
+
+def find(path: str | pathlib.Path, owner: str) -> pathlib.Path:
+  """Returns where a file is that people name; `~` is the home folder.
+
+  Args:
+    path: its name.
+    owner: what is named so, for the message.
+
+  Raises LookupError if there is none, ValueError for what is no file, or in the home
+  folder of nobody.
+  """
+  file = home(path, owner)
+  if not file.exists():
+    raise LookupError(f"{owner}: there is no such file")
+  if other := kind(file):
+    raise ValueError(f"{owner}: this is {other}, not a file")
+  return file
+
+
+def kind(path: pathlib.Path) -> str:
+  """Says what is there in the place of a file; empty if it is one, or nothing."""
+  if path.is_file():
+    return ""
+  if path.exists():
+    return "a folder" if path.is_dir() else "a pipe or a device"
+  return "a link that leads nowhere" if path.is_symlink() else ""
 
 
 def read(path: str | pathlib.Path) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tfpipe.program import stop
+from tfpipe.program import stop, streams
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   stop.listen()  # from before the imports that take time
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from absl import app, flags
 
@@ -34,8 +36,9 @@ from tfpipe.program import (
 )
 from tfpipe.program import decode as decode_lib
 from tfpipe.program import export as export_lib
+from tfpipe.program.changes import model_params
 from tfpipe.program.dry_run import dry_run
-from tfpipe.program.guard import StepError, failed
+from tfpipe.program.failure import StepError, failed
 from tfpipe.program.inspection import inspect
 from tfpipe.program.lock import lock
 from tfpipe.program.planning import show_plan, show_search
@@ -129,17 +132,6 @@ flags.DEFINE_multi_string(
   "set", [], "Sets any of the Params, e.g. --set task.learner.learning_rate=0.01."
 )
 
-# What says that the run cannot be as it was asked for.
-REFUSALS = (
-  ValueError,
-  TypeError,
-  LookupError,
-  AttributeError,
-  NotImplementedError,
-  OSError,
-  ImportError,
-)
-
 # What a flag's value must be, by absl's name of its type.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -171,45 +163,22 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
     name = error.flagname
-    sys.exit(f"error: there is no flag --{name}{nearest(name, FLAGS)}")
+    _refuse(f"there is no flag --{name}{nearest(name, FLAGS)}")
   except flags.IllegalFlagValueError as error:
     # What the parser of the value says is for programmers.
     given = str(error).removeprefix("flag ").removesuffix(f": {error.__context__}")
     name = given.removeprefix("--").partition("=")[0]
     kind = FLAGS[name].flag_type() if name in FLAGS else ""
     allowed = f": must be {_KINDS[kind]}" if kind in _KINDS else ""
-    sys.exit(f"error: {given}{allowed}")
+    _refuse(f"{given}{allowed}")
   except flags.CantOpenFlagFileError as error:
-    sys.exit(f"error: --flagfile={error_text.of(error.__context__ or error)}")
+    _refuse(f"--flagfile={error_text.of(error.__context__ or error)}")
   except (flags.Error, ValueError) as error:
-    sys.exit(f"error: {' '.join(str(error).split())}")
+    _refuse(" ".join(str(error).split()))
 
 
-def model_params(name: str, changes: Sequence[str]) -> Params:
-  """Gives the Params of an experiment with `key.path=value` changes.
-
-  Raises:
-    LookupError: no such experiment.
-    ValueError, AttributeError, TypeError: a bad override.
-  """
-  experiment = registry.Get(name)
-  params = experiment().Model()
-  if not isinstance(params, Params):
-    raise TypeError(f"{experiment.Name()}.Model() must return Params, got {params!r}")
-  own = params.name
-  seen: dict[str, str] = {}
-  for override in changes:
-    path, equals, value = (part.strip() for part in override.partition("="))
-    if not equals:
-      raise ValueError(f"--set {override!r}: must be key.path=value")
-    if seen.setdefault(path, value) != value:
-      raise ValueError(f"{path} is set twice: to {seen[path]} and to {value}")
-    params.SetFromText(path, value)
-  if params.name != own:
-    raise ValueError(
-      f"name={params.name!r}: must be {own!r}, the experiment's; --model takes another"
-    )
-  return params
+def _refuse(why: str) -> NoReturn:
+  sys.exit(f"error: {error_text.printable(why)}")
 
 
 def overrides() -> list[str]:
@@ -245,7 +214,8 @@ def _prepare() -> tuple[Params, str]:
   modes.check_inspect(FLAGS.inspect)
   restarts.check(FLAGS.max_restarts)
   registry.Get(FLAGS.model)  # that it is missing is said first of all
-  modes.check_logdir(FLAGS.mode, FLAGS.logdir)
+  if not FLAGS.dry_run or FLAGS.logdir is not None:
+    modes.check_logdir(FLAGS.mode, FLAGS.logdir)
   params = model_params(FLAGS.model, overrides())
   whole = registry.Get(FLAGS.model)().Model()
   changes = differences(whole.ToText(), params.ToText())
@@ -284,30 +254,17 @@ def _set_up(
     what trains or evaluates; None if the mode is done.
   """
   logdir = _logdir()
-  run_folder.check(logdir)
-  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
   trains, evaluates = FLAGS.mode in modes.TRAINING, FLAGS.mode != "train"
+  found = _take_over(logdir, held)
   if not (trains or FLAGS.watch or checkpoint.paths(logdir)):
     raise ValueError(
       f"--logdir={logdir}: there is no checkpoint to {_VERBS[FLAGS.mode]}"
     )
-  found = logdir.is_dir()
-  if trains and found:
-    held.enter_context(lock(logdir))
   source = warm_start.find(params.train, logdir) if trains else None
-  with quiet.start_up():
-    # Weights can take long and much memory: what is missing is found before.
-    for name in modes.inputs(FLAGS.mode, params):
-      with model.naming(name):
-        params.Get(name).Instantiate().check_data()
-    run = Run(params, plan, trains=trains)
-  show("devices " + ", ".join(run.devices))
+  run = _start(params, plan, trains=trains)
   restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
   if source and not restored:
     warm_start.take(run, source)
-  if FLAGS.dry_run:
-    stop.at("trying the first step")
-    return dry_run(run, logdir, evaluates=evaluates)
   if FLAGS.mode == "decode":
     stop.at("decoding")
     return show(decode_lib.decode(run, _options()))
@@ -328,6 +285,42 @@ def _set_up(
   return trainer
 
 
+def _take_over(logdir: pathlib.Path, held: contextlib.ExitStack) -> bool:
+  """Checks the folder of the run, and holds it to train; says whether it is there."""
+  run_folder.check(logdir)
+  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
+  found = logdir.is_dir()
+  if FLAGS.mode in modes.TRAINING and found:
+    held.enter_context(lock(logdir))
+  return found
+
+
+def _start(params: Params, plan: Plan, *, trains: bool = True) -> Run:
+  """Starts TensorFlow and makes the run."""
+  with quiet.start_up():
+    # Weights can take long and much memory: what is missing is found before.
+    for name in modes.inputs(FLAGS.mode, params):
+      with model.naming(name):
+        params.Get(name).Instantiate().check_data()
+    run = Run(params, plan, trains=trains)
+  show("devices " + ", ".join(run.devices))
+  return run
+
+
+def _try(params: Params, plan: Plan, held: contextlib.ExitStack) -> None:
+  """Makes a dry run: the next step of a folder, or without one the first."""
+  logdir = None if FLAGS.logdir is None else _logdir()
+  if logdir:
+    _take_over(logdir, held)
+  source = warm_start.find(params.train, logdir)
+  run = _start(params, plan)
+  restored = logdir is not None and restore_newest(run, logdir)
+  if source and not restored:
+    warm_start.take(run, source)
+  stop.at("trying the first step")
+  dry_run(run, logdir, evaluates=FLAGS.mode != "train")
+
+
 def main(argv: Sequence[str]) -> None:
   """Runs the mode that the flags name."""
   try:
@@ -344,7 +337,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(argv: Sequence[str], held: contextlib.ExitStack) -> None:
   try:
     trainer = _open(argv, held)
-  except REFUSALS as error:
+  except error_text.REFUSALS as error:
     sys.exit(f"error: {refusal.text(error, FLAGS.logdir)}")
   except FloatingPointError as error:
     sys.exit(f"stopped: {error}")
@@ -391,6 +384,8 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
     show(note)
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
+  if FLAGS.dry_run:
+    return _try(params, plan, held)
   return _set_up(params, plan, window, held)
 
 

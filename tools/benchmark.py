@@ -19,6 +19,7 @@ from absl import app, flags
 
 from tfpipe import error_text, schedule, simulate
 from tfpipe.plan import align
+from tfpipe.program import streams
 from tfpipe.units import format_secs
 from tools.benchmark_memory import memory
 from tools.benchmark_peers import peers
@@ -232,5 +233,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   define_flags()
   app.run(main)

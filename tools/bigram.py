@@ -17,6 +17,7 @@ from absl import app
 
 from tfpipe.input import embedded
 from tfpipe.input.text_input import ALPHABET, NO_CHARACTER, VOCAB_SIZE, encode
+from tfpipe.program import streams
 
 PRIOR_WEIGHTS = (1, 3, 10, 30, 100, 300)
 UNIFORM_SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -74,4 +75,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

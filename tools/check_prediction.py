@@ -23,6 +23,7 @@ from typing import Any
 from absl import app, flags
 
 from tfpipe.plan import align
+from tfpipe.program import streams
 from tfpipe.trainer import FLAGS
 from tfpipe.units import format_secs
 
@@ -115,4 +116,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

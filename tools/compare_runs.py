@@ -17,7 +17,7 @@ from absl import app, flags
 
 from tfpipe import error_text, params_text, text_files
 from tfpipe.plan import align
-from tfpipe.program import page
+from tfpipe.program import page, streams
 from tfpipe.program.page import PageData, Table
 from tfpipe.program.report import Curves, MetricsFile
 
@@ -168,4 +168,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from absl import app, flags
 
+from tfpipe.program import streams
 from tfpipe.program.checkpoint import Checkpoint
 from tfpipe.program.restarts import FAILED, HUNG
 from tfpipe.spelling import nearest
@@ -79,7 +80,7 @@ ERRORS = (
     "a layer that cannot be built",
     ("--set=task.fault=build",),
     1,
-    rf"error: building the step: {_PLACE}: ZeroDivisionError: a mistake in FProp",
+    rf"error: building the step: {_PLACE}, fault_cases\.py:\d+: ZeroDivisionError: a ",
   ),
   Error(
     "a layer that hangs",
@@ -214,5 +215,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   define_flags()
   app.run(main)

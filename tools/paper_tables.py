@@ -24,6 +24,7 @@ from tfpipe.hardware import Hardware
 from tfpipe.layer_times import LayerTimes
 from tfpipe.network import Network
 from tfpipe.params import Params
+from tfpipe.program import streams
 from tfpipe.simulate import StageTimes, simulate
 from tools.paper_figures import FITS, MODELS, TABLE_2, TABLE_3, Fit, Point
 
@@ -343,4 +344,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

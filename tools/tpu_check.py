@@ -27,8 +27,9 @@ from absl import app, flags
 
 from tfpipe import error_text
 from tfpipe.params import Params
+from tfpipe.program import refusal, streams
 from tfpipe.spelling import nearest
-from tfpipe.trainer import FLAGS, REFUSALS, model_params
+from tfpipe.trainer import FLAGS, model_params
 from tools import tpu_subject
 from tools.tpu_subject import Subject
 
@@ -98,9 +99,10 @@ def main(argv: Sequence[str]) -> None:
     _check_flags(argv)
     subject = tpu_subject.make(_params())
     _run(subject)
-  except REFUSALS as error:
-    sys.exit(f"error: {error_text.of(error)}")
+  except error_text.REFUSALS as error:
+    sys.exit(f"error: {refusal.text(error)}")
 
 
 if __name__ == "__main__":
+  streams.outlive_readers()
   app.run(main)

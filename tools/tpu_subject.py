@@ -12,6 +12,7 @@ from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.plan import Plan
 from tfpipe.program.batches import first_planned
+from tfpipe.program.watchdog import Watchdog
 from tfpipe.schedule import ticks as ticks_lib
 from tfpipe.schedule.ticks import Ticks
 from tfpipe.spmd.network import StagedNetwork
@@ -57,7 +58,9 @@ class Subject:
 
   def batch(self) -> Mapping[str, np.ndarray]:
     """Gives the first mini-batch."""
-    batch = first_planned(self.params.input.Instantiate())
+    with Watchdog(self.params.train.step_timeout_secs) as watchdog:
+      source = self.params.input.Instantiate()
+      batch = first_planned(source, "checking", watchdog)
     return {name: field.numpy() for name, field in batch.items()}
 
   def program(self, num_micro_batches: int = 0) -> Program:

@@ -6,6 +6,7 @@ import pytest
 from tests.program import training
 from tfpipe.input.bucketed_input import BucketedTextInput
 from tfpipe.program import batches as batches_lib
+from tfpipe.program.watchdog import Watchdog
 
 
 def test_the_training_batches_follow_the_step(tf):
@@ -63,7 +64,7 @@ def test_the_planned_batch_is_the_first_of_the_longest_rows(tf):
   lengths = [batch["ids"].shape[1] for batch in batches]
   first = lengths.index(128)
   assert first > 0
-  found = batches_lib.first_planned(source)
+  found = batches_lib.first_planned(source, "a test", Watchdog(0))
   for name, value in found.items():
     np.testing.assert_array_equal(value, batches[first][name])
 

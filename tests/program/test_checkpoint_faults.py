@@ -1,6 +1,8 @@
 """Disks without room: whatever the size at which it ends, nothing is lost."""
 
 import contextlib
+import os
+import pathlib
 import resource
 
 import numpy as np
@@ -47,3 +49,33 @@ def test_what_could_not_be_saved_is_saved_once_there_is_room(tmp_path):
   found, damaged = newest(tmp_path)
   assert found is not None
   assert (found.step, damaged) == (2, [])
+
+
+@pytest.mark.parametrize(
+  ("put", "kind"),
+  [
+    (pathlib.Path.mkdir, "a folder"),
+    (os.mkfifo, "a pipe or a device"),
+    (lambda path: path.symlink_to("nothing"), "a link that leads nowhere"),
+    (lambda path: path.symlink_to(path.name), "a link that leads nowhere"),
+  ],
+)
+def test_what_is_no_file_is_skipped_and_named(tmp_path, put, kind):
+  save(tmp_path, make(1), keep=2)
+  path = tmp_path / "checkpoint-00000002.npz"
+  put(path)
+  message = f"{path} is not a complete checkpoint: this is {kind}; remove it"
+  found, damaged = newest(tmp_path)
+  assert found is not None
+  assert (found.step, damaged) == (1, [message])
+  if kind != "a folder":  # which is refused before the first step
+    save(tmp_path, make(2), keep=2, every_hours=1)
+    assert newest(tmp_path)[1] == []
+
+
+def test_a_link_that_leads_nowhere_does_not_keep_a_later_step_from_being_saved(
+  tmp_path,
+):
+  (tmp_path / "checkpoint-00000001.npz").symlink_to("nothing")
+  save(tmp_path, make(2), keep=1, every_hours=1)
+  assert (tmp_path / "checkpoint-00000002.npz").is_file()

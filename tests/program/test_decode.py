@@ -125,7 +125,7 @@ def test_a_text_ends_where_the_network_ends_it(monkeypatch):
   monkeypatch.setattr(export, "predictor", lambda run, rows: (network, {}))
   monkeypatch.setattr(export, "source_of", lambda run: source)
   run = types.SimpleNamespace()
-  found = decode_lib.decode(run, Options("ab", 10, temperature=0.0))  # pyright: ignore[reportArgumentType]
+  found = decode_lib._decode(run, Options("ab", 10, temperature=0.0))  # pyright: ignore[reportArgumentType]
   assert found == "ab" + decode_ids([3, 5])
 
 
@@ -153,7 +153,7 @@ def test_a_network_that_reads_what_no_text_gives_is_refused(monkeypatch):
   with pytest.raises(
     ValueError, match="the network reads ids, speaker; must be ids, a"
   ):
-    decode_lib.decode(types.SimpleNamespace(), Options())  # pyright: ignore[reportArgumentType]
+    decode_lib._decode(types.SimpleNamespace(), Options())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_network_that_sees_later_ids_is_refused(tf):

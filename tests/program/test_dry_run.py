@@ -38,6 +38,20 @@ def test_the_first_step_is_run_and_nothing_is_written(tf, tmp_path, capsys, mode
   assert expected <= set(dry[-2].split())
 
 
+def test_a_dry_run_needs_no_folder_and_tries_the_first_step(
+  tf, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  command.run(f"--model={IMAGE}", "--mode=train", "--dry_run")
+  shown = capsys.readouterr().out
+  assert "\nstep=1/6 loss=" in shown
+  assert shown.endswith("nothing was written\n")
+  assert not list(tmp_path.iterdir())
+  for given in ("--logdir=", "--nodry_run"):
+    found = command.refusal(f"--model={IMAGE}", "--mode=train", "--dry_run", given)
+    assert found == "error: --logdir is missing; --mode=train needs a folder"
+
+
 def test_a_dry_run_goes_on_from_the_newest_checkpoint(tf, tmp_path, capsys):
   training.train(tmp_path, IMAGE, "train.max_steps=4")
   before = contents(tmp_path)
@@ -108,11 +122,10 @@ def test_a_mistake_in_fprop_is_said_with_its_layer_and_its_line(
   with pytest.raises(SystemExit) as ended:
     command.run(f"--model={IMAGE}", f"--logdir={tmp_path}/new", "--dry_run")
   assert ended.value.code == 1
-  lines = capsys.readouterr().err.splitlines()
-  place = f'test_dry_run.py", line {body.__code__.co_firstlineno}, in <lambda>'
-  assert any(line.endswith(place) for line in lines)
+  place = f"test_dry_run.py:{body.__code__.co_firstlineno}"
   what = "building the evaluation: layer 'block_0' (stage 0 on /device:CPU:0)"
-  assert lines[-1].startswith(f"error: {what}: {message}")
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f"error: {what}, {place}: {message}")
 
 
 FAULTY = "tools.fault_cases.Small"

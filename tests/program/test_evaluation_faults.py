@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.program import command, training
-from tfpipe.program.guard import BuildError, StepError
+from tfpipe.program.failure import BuildError, StepError
 
 NAME = "tests.program.tiny.FaultyEvaluation"
 ONE = "train.max_steps=1"
@@ -32,8 +32,8 @@ def test_a_layer_that_fails_in_an_evaluation_is_named(tf, tmp_path, num_partitio
 
 def test_a_layer_whose_evaluation_cannot_be_built_is_named(tf, tmp_path):
   message = (
-    r"^building the evaluation: layer 'loss' \(stage 1 on /device:CPU:1\): "
-    r"ZeroDivisionError: a mistake in FProp$"
+    r"^building the evaluation: layer 'loss' \(stage 1 on /device:CPU:1\), "
+    r"tiny\.py:\d+: ZeroDivisionError: a mistake in FProp$"
   )
   with pytest.raises(BuildError, match=message):
     training.train(tmp_path, NAME, ONE, "task.loss.fault=build", evaluates=True)
@@ -78,4 +78,32 @@ def test_an_evaluation_that_hangs_is_ended_and_named(tmp_path):
   )
   assert ended.returncode == 75
   hung = "hung: evaluating step 1, batch 1 runs for more than train.step_timeout_secs"
-  assert ended.stderr.splitlines()[-1].startswith(hung)
+  line = ended.stderr.splitlines()[-1]
+  assert line.startswith(hung)
+  # The loss is the last layer, on the second of two devices.
+  place = (
+    r": device 1 does not end F \(forward of stage 1, micro-batch 0\): layer.*'loss'"
+  )
+  assert re.search(place + " on /device:CPU:1", line), line
+
+
+def test_each_device_counts_the_forwards_of_evaluations(tf):
+  run = training.make_run(
+    training.IMAGE,
+    "train.step_timeout_secs=1000",
+    "pipeline.num_partitions=3",
+    "pipeline.num_micro_batches=2",
+  )
+  assert run.eval_input is not None
+  assert run.eval_marks is not None
+  function = run.eval_function()
+  plain = training.make_run(training.IMAGE, "pipeline.num_partitions=3")
+  batch = next(iter(run.eval_input.dataset()))
+  for number in (1, 2):
+    found = function(batch)
+    assert run.eval_marks.read() == [2 * number] * 3
+  assert run.marks is not None
+  assert run.marks.read() == [0] * 3
+  assert {name: float(v) for name, (v, _) in found.items()} == {
+    name: float(v) for name, (v, _) in plain.eval_function()(batch).items()
+  }

@@ -3,17 +3,23 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import types
 
 import pytest
 
 from tests.program import training
-from tests.program.test_stop import NUMBERS, start, wait_for
+from tests.program.test_stop import NUMBERS, ROOT, start, wait_for
 from tests.program.training import IMAGE
-from tfpipe.program import fetch
+from tfpipe.program import export, fetch
+from tfpipe.program.batches import first_planned
+from tfpipe.program.failure import StepError
 from tfpipe.program.fetch import Fetcher, GivenUp
 from tfpipe.program.stop import StopSignal
 from tfpipe.program.train import Trainer
+from tfpipe.program.watchdog import Watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -146,3 +152,50 @@ def test_a_training_does_not_wait_for_what_its_input_reads_ahead(tmp_path):
     shown = process.stdout.read().splitlines()
   assert process.returncode == 0
   assert shown[-1] == f"saved {tmp_path}/checkpoint-00000003.npz"
+
+
+def test_an_input_that_fails_or_is_blocked_is_named_in_every_mode(
+  tf, tmp_path, monkeypatch, never
+):
+  run = training.make_run(IMAGE, "train.step_timeout_secs=1000")
+  assert run.eval_input
+
+  def fails():
+    raise OSError("the disk is gone")
+    yield
+
+  broken = types.SimpleNamespace(take=lambda number: fails())
+  monkeypatch.setattr(run.eval_input, "dataset", lambda: broken)
+  message = r"^exporting step 0: the input, .*, has failed: OSError: the disk is gone$"
+  with pytest.raises(StepError, match=message):
+    export.export(run, tmp_path)
+  assert not list(tmp_path.iterdir())
+
+  blocked = types.SimpleNamespace(take=lambda number: iter(never.wait, True))
+  monkeypatch.setattr(run.eval_input, "dataset", lambda: blocked)
+  ended = []
+
+  def end(hung):
+    ended.append(hung)
+    never.set()
+
+  with Watchdog(0.01, end) as watchdog, pytest.raises(ValueError, match="gives no"):
+    first_planned(run.eval_input, "a test", watchdog)
+  assert ended == [
+    "a test waits for the input, SyntheticImageInput, for more than "
+    "train.step_timeout_secs=0.01"
+  ]
+
+
+def test_profiling_a_blocked_input_ends_at_its_limit(tmp_path):
+  command = [
+    *(sys.executable, "-m", "tools.profile_layers"),
+    *("--model=tools.fault_cases.Small", f"--output={tmp_path}/times.json"),
+    *("--set=input.fault=block", "--set=input.fault_step=1"),
+  ]
+  limit = "--set=train.step_timeout_secs=0.1"
+  ended = subprocess.run(
+    [*command, limit], capture_output=True, text=True, cwd=ROOT, check=False
+  )
+  assert ended.returncode == 75
+  assert ended.stderr.startswith("hung: profiling waits for the input, ")

@@ -1,5 +1,7 @@
 """The files by which the folder of a run explains itself."""
 
+import os
+
 import pytest
 
 from tests.program import command, training
@@ -106,3 +108,13 @@ def test_that_a_training_has_ended_is_recorded_and_taken_back(tmp_path):
   assert run_folder.ended(tmp_path).why == "the data has ended"
   run_folder.begin(tmp_path)
   assert run_folder.ended(tmp_path).why == ""
+
+
+@pytest.mark.parametrize("name", ["checkpoint.partial", "metrics.jsonl", "best.npz"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_before_anyone_waits_for_it(
+  tmp_path, name
+):
+  os.mkfifo(tmp_path / name)
+  message = f"{name}: this is a pipe or a device where a file must be; move it away$"
+  with pytest.raises(ValueError, match=message):
+    run_folder.check(tmp_path)

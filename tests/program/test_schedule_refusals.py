@@ -1,5 +1,6 @@
 """What each schedule refuses: by the name and the value that the user has typed."""
 
+import dataclasses
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.program import command
 from tests.program.training import IMAGE
 from tfpipe.model import SCHEDULES
+from tfpipe.schedule import make, text
 
 CHIMERA = {"chimera", "chimera_doubling", "chimera_halving"}
 # 25 layers, 8 rows, and unless set 2 partitions and 2 micro-batches.
@@ -82,3 +84,38 @@ def test_what_a_schedule_does_not_allow_is_refused_by_field_and_value(
 def test_the_message_says_what_is_allowed(name, arguments, message):
   found = command.refusal(*ARGUMENTS, f"--schedule={name}", *arguments)
   assert re.search(message, found), found
+
+
+def test_a_folder_is_not_said_to_be_missing(tmp_path):
+  for name in ("s.csv", "s.json"):
+    path = tmp_path / name
+    path.mkdir()
+    for flag, owner in (
+      ("schedule", "pipeline.schedule="),
+      ("layer_times", "layer times "),
+      ("hardware", "hardware "),
+    ):
+      if flag == "schedule" or name == "s.json":
+        found = command.refusal(*ARGUMENTS, f"--{flag}={path}")
+        assert found == f"error: {owner}'{path}': this is a folder, not a file"
+
+
+def test_no_text_of_a_file_or_flag_changes_the_terminal(tmp_path, capsys):
+  red = "\x1b[31mred"
+  path = tmp_path / f"{red}.csv"
+  path.write_text(text.to_csv(dataclasses.replace(make("1f1b", 2, 2), name=red)))
+  own = (*ARGUMENTS, "--remat=none", f"--schedule={path}")
+  command.run(*own)
+  shown = capsys.readouterr().out
+  assert "schedule \\x1b[31mred, 2 cells" in shown
+  assert "\x1b" not in shown
+  path.write_text(path.read_text().replace("U", "Q"))
+  for arguments in (
+    own[1:],
+    (f"--mode={red}",),
+    (f"--{red}",),
+    (f"--max_steps={red}",),
+  ):
+    found = command.refusal(*ARGUMENTS[:1], *arguments)
+    assert "\\x1b[31mred" in found
+    assert "\x1b" not in found

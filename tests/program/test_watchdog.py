@@ -11,6 +11,7 @@ from tfpipe import schedule
 from tfpipe.program import watchdog
 from tfpipe.program.places import Places, unfinished
 from tfpipe.program.watchdog import Watchdog
+from tfpipe.schedule import forward
 from tfpipe.schedule.action import Action
 
 SMALL = "tools.fault_cases.Small"
@@ -122,6 +123,16 @@ def test_a_step_without_an_unfinished_action_hangs_in_its_update():
   counts = [sum(a.kind != "U" for a in own) for own in made.actions]
   expected = "all devices have done their actions; the update does not end"
   assert unfinished(made, Named(), counts, 1) == expected
+
+
+def test_an_evaluation_hangs_in_a_forward_or_behind_all_of_them():
+  made = forward.schedule(2, 2, ((0, 1),))
+  assert unfinished(made, Named(), [3, 2], 2) == (
+    f"device 0 does not end {Action('F', 0, 1)}: layers of 0; "
+    f"device 1 does not end {Action('F', 1, 0)}: layers of 1"
+  )
+  expected = "all devices have done their actions; adding up metrics does not end"
+  assert unfinished(made, Named(), [4, 4], 2) == expected
 
 
 @pytest.mark.parametrize(

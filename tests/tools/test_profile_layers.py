@@ -92,7 +92,7 @@ def counted(monkeypatch):
   """
   seen = []
 
-  def measure(subjects, source, batch):
+  def measure(subjects, source, batch, limit):
     first = not seen
     seen.extend(subjects)
     found = []

@@ -185,26 +185,35 @@ class Pipeline:
     """The actions, in order, whose times a timed step reports."""
     return [action for action in order(self._schedule) if action.kind != "U"]
 
+  @property
+  def eval_schedule(self) -> Schedule:
+    """The forwards of an evaluation."""
+    own = self._schedule
+    return forward.schedule(len(self._ranges), own.num_micro_batches, own.placement)
+
   def eval_function(
-    self, batch: Batch, weights: Mapping[str, tf.Variable] | None = None
+    self,
+    batch: Batch,
+    weights: Mapping[str, tf.Variable] | None = None,
+    marks: Marks | None = None,
   ) -> tf.types.experimental.ConcreteFunction:
     """Traces the evaluation of one batch; nothing changes by calling it.
 
     Args:
       batch: specs [batch, ...] of the fields.
       weights: replacements by name, e.g. moving averages of the weights.
+      marks: where each device counts the forwards that it has done.
 
     Returns:
       function of a batch dict → metrics, name → (sum, weight).
     """
-    schedule = forward.schedule(
-      len(self._ranges), self._schedule.num_micro_batches, self._schedule.placement
-    )
     values = {**self.weights, **(weights or {}), **self._loss_scale()}
-    builder = self._builder(schedule, batch, values, do_eval=True)
+    builder = self._builder(self.eval_schedule, batch, values, do_eval=True)
 
     def evaluate(batch: Mapping[str, tf.Tensor]) -> Metrics:
-      return builder.build(batch, self.step.read_value()).metrics
+      result = builder.build(batch, self.step.read_value(), marks=marks)
+      with tf.control_dependencies(marks.taken() if marks else []):
+        return tf.nest.map_structure(tf.identity, result.metrics)
 
     return tf.function(evaluate, autograph=False).get_concrete_function(dict(batch))
 

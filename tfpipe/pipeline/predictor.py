@@ -85,7 +85,8 @@ class Predictor:
     last = self._layers[-1]
     with tracing(do_eval=True) as aux:
       inputs = (*self._inside(batch), *_side(last, batch))
-      metrics = dict(last.FProp(self._theta(last), *inputs))
+      with mixed_precision.naming(last):
+        metrics = dict(last.FProp(self._theta(last), *inputs))
     total, weight = metrics["loss"]
     return {**metrics, "loss": (tf.add_n([total, *aux.losses]), weight)}
 
@@ -116,13 +117,17 @@ class Predictor:
   def _predict(self, batch: Fields) -> dict[str, tf.Tensor]:
     last = self._layers[-1]
     with tracing(do_eval=True):
-      return dict(last.Predict(self._theta(last), *self._inside(batch)))
+      inputs = self._inside(batch)
+      with mixed_precision.naming(last):
+        return dict(last.Predict(self._theta(last), *inputs))
 
   def _inside(self, batch: Fields) -> tuple:
     """Computes what enters the last layer."""
     nest: Any = tuple(batch[name] for name in self._input_fields)
     for layer in self._layers[:-1]:
-      nest = layer.FProp(self._theta(layer), *_cast(layer, nest), *_side(layer, batch))
+      inputs = (*_cast(layer, nest), *_side(layer, batch))
+      with mixed_precision.naming(layer):
+        nest = layer.FProp(self._theta(layer), *inputs)
       nest = _cast(layer, nest if isinstance(nest, tuple) else (nest,))
     return _cast(self._layers[-1], nest)
 

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
+from tfpipe.program.fetch import Fetcher, next_batch
+from tfpipe.program.watchdog import Watchdog
 
 Make: TypeAlias = "Callable[[Mapping[str, tf.TensorSpec]], Any]"
 
@@ -23,10 +25,28 @@ def is_cpu(device: str) -> bool:
   return tf.DeviceSpec.from_string(device).device_type == "CPU"
 
 
-def first_planned(source: Input) -> dict[str, tf.Tensor]:
-  """Gives the first batch of the shape that plans are made for, the largest."""
-  shapes = _shapes(source.specs())
-  return next(batch for batch in source.dataset() if _shapes(batch) == shapes)
+def first_planned(
+  source: Input, what: str, watchdog: Watchdog
+) -> Mapping[str, tf.Tensor]:
+  """Gives the first batch of the shape that plans are made for, the largest.
+
+  Args:
+    source: the input.
+    what: waits for it.
+    watchdog: limits each wait.
+
+  Raises:
+    ValueError: all are smaller.
+    StepError: the input has failed.
+  """
+  specs = source.specs()
+  with Fetcher(iter(source.dataset().take(source.steps_per_epoch))) as batches:
+    while (batch := next_batch(batches, what, source, watchdog)) is not None:
+      if _shapes(batch) == _shapes(specs):
+        return batch
+  raise ValueError(
+    f"{type(source).__name__} gives no batch of {dict(specs)} to check by"
+  )
 
 
 class ByShape:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tfpipe import text_files
 from tfpipe.cost import ArraySpec
 from tfpipe.spelling import nearest
 
@@ -134,7 +135,7 @@ def _expired(
   """
   kept, last = set(found[-keep:]), None
   for path in found if every_hours else ():
-    time = path.stat().st_mtime
+    time = path.lstat().st_mtime
     if last is None or not 0 <= time - last < every_hours * _SECS_OF_HOUR:
       kept.add(path)
       last = time
@@ -168,6 +169,9 @@ def load(path: pathlib.Path) -> Checkpoint:
     ValueError: the file is missing, truncated or damaged.
     PermissionError: it may not be read.
   """
+  what = f"{path} is not a complete checkpoint"
+  if other := text_files.kind(path):  # reading a pipe would not end
+    raise ValueError(f"{what}: this is {other}; remove it")
   try:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as entries:
       arrays = {name: entries[name] for name in entries.files}
@@ -181,11 +185,11 @@ def load(path: pathlib.Path) -> Checkpoint:
     return Checkpoint(arrays=arrays, score=tuple(score) if score else None, **meta)
   except (MemoryError, PermissionError):
     raise  # the file may be whole, and an older one must not be taken for it
+  except OSError as error:
+    raise ValueError(f"{what}: {error.strerror or error}") from error
   # What zipfile and NumPy stumble over in a damaged file can raise almost anything.
   except Exception as error:
-    raise ValueError(
-      f"{path} is not a complete checkpoint: {type(error).__name__}: {error}"
-    ) from error
+    raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def newest(folder: pathlib.Path) -> tuple[Checkpoint | None, list[str]]:

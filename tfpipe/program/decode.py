@@ -17,6 +17,7 @@ from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline.predictor import Predictor
 from tfpipe.program import export
+from tfpipe.program.guard import Guard
 from tfpipe.program.run import Run
 
 _START = 0
@@ -80,7 +81,13 @@ def decode(run: Run, options: Options) -> str:
   Raises:
     ValueError: the network predicts no tokens from ids alone, or its predictions
       depend on later ids.
+    StepError: a layer has failed.
   """
+  with Guard(run) as guard, guard.doing("decoding"):
+    return _decode(run, options)
+
+
+def _decode(run: Run, options: Options) -> str:
   network, _ = export.predictor(run, rows=1)
   source: Any = export.source_of(run)
   length = source.params.seq_len

@@ -13,12 +13,12 @@ from tfpipe.program.run import Run
 from tfpipe.program.saver import Saver
 
 
-def dry_run(run: Run, folder: pathlib.Path, *, evaluates: bool) -> None:
+def dry_run(run: Run, folder: pathlib.Path | None, *, evaluates: bool) -> None:
   """Evaluates one batch and runs one step, guarded as in training; writes nothing.
 
   Args:
     run: what would be trained.
-    folder: where it would be saved.
+    folder: where it would be saved; None: that is not known yet.
     evaluates: whether it would be evaluated.
 
   Raises:
@@ -42,9 +42,10 @@ def _evaluate(run: Run, guard: Guard) -> None:
   show("eval of one batch: " + line(means(guard.evaluation(what, function, batch))))
 
 
-def _step(run: Run, guard: Guard, folder: pathlib.Path) -> None:
+def _step(run: Run, guard: Guard, folder: pathlib.Path | None) -> None:
   last = run.params.train.max_steps
-  Saver(run, folder).check_space()
+  if folder:
+    Saver(run, folder).check_space()
   if run.step >= last:
     show(f"nothing to train: step {run.step} is not below max_steps={last}")
     return

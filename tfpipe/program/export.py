@@ -20,6 +20,7 @@ from tfpipe.params import Params
 from tfpipe.pipeline import micro_batch, mixed_precision
 from tfpipe.pipeline.predictor import Predictor, check_predicts
 from tfpipe.program import quiet, stop
+from tfpipe.program.guard import Guard
 from tfpipe.program.run import Run, tensor_specs
 
 _TOLERANCE = 1e-5
@@ -77,14 +78,17 @@ def export(run: Run, folder: pathlib.Path) -> list[str]:
   Raises:
     ValueError: there is one already, it cannot be written, or what was saved does not
       compute what evaluation does.
+    StepError: a layer or the input has failed.
   """
   path = folder / "export" / str(run.step)
   if path.exists():
     raise ValueError(f"{path} is there already; remove it to export step {run.step}")
-  network, weights = predictor(run)
-  batch = _whole_batch(source_of(run))
-  loss = _check_metrics(run, network, batch)
-  serve = _function(network, batch)
+  what = f"exporting step {run.step}"
+  with Guard(run) as guard, guard.doing(what):
+    network, weights = predictor(run)
+    batch = guard.planned_batch(what, source_of(run))
+    loss = _check_metrics(run, network, batch, guard)
+    serve = _function(network, batch)
   fed = {name: batch[name] for name in network.fields}
   with stop.held():
     _publish(path, serve, weights, fed)
@@ -119,21 +123,6 @@ def _publish(
   aside.rename(path)
 
 
-def _whole_batch(source: Input) -> Mapping[str, tf.Tensor]:
-  """Gives the first batch of the shape that is exported.
-
-  Raises:
-    ValueError: all are smaller.
-  """
-  specs = tensor_specs(source)
-  for batch in source.dataset().take(source.steps_per_epoch):
-    if all(batch[name].shape == spec.shape for name, spec in specs.items()):
-      return batch
-  raise ValueError(
-    f"{type(source).__name__} gives no batch of {dict(specs)} to check by"
-  )
-
-
 def _function(network: Predictor, batch: Mapping[str, tf.Tensor]) -> Any:
   """Traces the predictions for any number of examples."""
 
@@ -156,22 +145,22 @@ def _write(serve: Any, weights: Mapping[str, tf.Variable], path: pathlib.Path) -
 
 
 def _check_metrics(
-  run: Run, network: Predictor, batch: Mapping[str, tf.Tensor]
+  run: Run, network: Predictor, batch: Mapping[str, tf.Tensor], guard: Guard
 ) -> float:
   """Compares the network with evaluation on one batch, and gives the loss."""
-  specs = tensor_specs(source_of(run))
-  evaluated = run.pipeline.eval_function(specs, run.averages())(batch)
+  what = f"evaluating step {run.step}, batch 1"
+  evaluated = guard.evaluation(what, guard.building_evaluation(), batch)
   number = run.params.pipeline.num_micro_batches
   metrics = tf.function(network.metrics, autograph=False)
   parts = [metrics(part) for part in micro_batch.split(dict(batch), number)]
   for name, expected in evaluated.items():
     sums = np.sum([[float(value) for value in part[name]] for part in parts], axis=0)
-    if not np.allclose(sums, [float(v) for v in expected], _TOLERANCE, _TOLERANCE):
+    if not np.allclose(sums, expected, _TOLERANCE, _TOLERANCE):
       raise ValueError(
         f"the network to be exported gives {name}={sums.tolist()} (sum, weight) on the "
-        f"first batch, evaluation {[float(value) for value in expected]}"
+        f"first batch, evaluation {list(expected)}"
       )
-  total, weight = (float(value) for value in evaluated["loss"])
+  total, weight = evaluated["loss"]
   return total / weight if weight else float("nan")
 
 

@@ -7,7 +7,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tfpipe.input.base import Input
+from tfpipe.program.failure import StepError, short
 from tfpipe.program.stop import StopSignal
+from tfpipe.program.watchdog import Watchdog
 
 # What an input may still take to give a batch when the program is asked to stop.
 _PATIENCE_SECS = 2.0
@@ -82,3 +85,27 @@ class Fetcher(Iterator[Any]):
         self._answers.put((next(items, _END), None))
       except Exception as error:  # it is the one who waits that is to know
         self._answers.put((None, error))
+
+
+def next_batch(batches: Fetcher, what: str, source: Input, watchdog: Watchdog) -> Any:
+  """Gives the next mini-batch, None at the end of the data.
+
+  Args:
+    batches: of the input.
+    what: waits for it.
+    source: the input.
+    watchdog: limits the wait.
+
+  Raises:
+    GivenUp: a signal to stop came meanwhile.
+    StepError: the input has failed.
+  """
+  name = type(source).__name__
+  with watchdog.limit(f"{what} waits for the input, {name},"):
+    try:
+      return next(batches, None)
+    except GivenUp:
+      raise
+    except Exception as error:
+      reason = f"{what}: the input, {name}, has failed: {short(error)}"
+      raise StepError(reason) from error

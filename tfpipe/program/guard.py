@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -13,32 +12,15 @@ import numpy as np
 from tfpipe.input.base import Input
 from tfpipe.lazy import tf
 from tfpipe.program.again import Again, Batch
+from tfpipe.program.batches import first_planned
 from tfpipe.program.calls import parts
-from tfpipe.program.fetch import GivenUp
-from tfpipe.program.places import Places, short, unfinished
+from tfpipe.program.failure import BuildError, StepError, short
+from tfpipe.program.fetch import Fetcher, next_batch
+from tfpipe.program.places import Places, unfinished
+from tfpipe.program.refusal import in_layer
 from tfpipe.program.report import show
-from tfpipe.program.restarts import FAILED
 from tfpipe.program.run import Run
 from tfpipe.program.watchdog import Watchdog
-
-
-class StepError(RuntimeError):
-  """A step, or its input, has failed; the message names the place."""
-
-
-class BuildError(StepError):
-  """The step could not be built, and could not the next time either."""
-
-
-def failed(error: StepError) -> int:
-  """Shows on stderr what has failed, and gives the code to exit with."""
-  if isinstance(error, BuildError):
-    # Where in the layer's code, only the traceback says.
-    traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
-    return 1
-  print(f"failed: {error}", file=sys.stderr)
-  return FAILED
 
 
 class Guard:
@@ -54,7 +36,7 @@ class Guard:
     self._watchdog = Watchdog(run.params.train.step_timeout_secs)
     self._again = Again(run, self._places)
     self._window: list[tuple[int, Batch]] = []
-    self._num_steps = 0
+    self._num_steps = self._num_evaluations = 0
 
   def __enter__(self) -> Guard:
     self._watchdog.__enter__()
@@ -74,25 +56,46 @@ class Guard:
     Raises:
       BuildError: a layer's FProp has failed, or the loss does not depend on a weight.
     """
-    return self._building("the step", self._run.train_function)
+    return self._building("building the step", self._run.train_function)
 
   def building_evaluation(self) -> Any:
     """Traces evaluation.
 
     Raises:
-      BuildError: a layer's FProp has failed.
+      BuildError: the code of a layer has failed.
     """
-    return self._building("the evaluation", self._run.eval_function)
+    return self._building("building the evaluation", self._run.eval_function)
 
   def _building(self, what: str, make: Callable[[], Any]) -> Any:
     try:
-      return make()
+      with self.doing(what):
+        return make()
+    except StepError:
+      raise
     except Exception as error:
-      place = self._places.of_note(error)
-      where = f"building {what}: {place}" if place else f"building {what}"
-      raise BuildError(f"{where}: {short(error)}") from error
+      raise BuildError(f"{what}: {short(error)}") from error
 
-  def batch(self, batches: Iterator[Any], what: str, source: Input | None) -> Any:
+  @contextlib.contextmanager
+  def doing(self, what: str) -> Iterator[None]:
+    """Names the layer, with its stage and line, whose code fails within.
+
+    Args:
+      what: is done, for the message.
+
+    Raises:
+      BuildError: the code of a layer has failed.
+      StepError: an operation of TensorFlow has failed.
+    """
+    try:
+      yield
+    except Exception as error:
+      if layer := self._places.of_note(error):
+        raise BuildError(f"{what}: {in_layer(layer, error)}") from error
+      if isinstance(error, tf.errors.OpError):
+        raise StepError(f"{what}: {short(error)}") from error
+      raise
+
+  def batch(self, batches: Fetcher, what: str, source: Input) -> Any:
     """Gives the next mini-batch, None at the end of the data.
 
     Args:
@@ -104,16 +107,16 @@ class Guard:
       GivenUp: a signal to stop came meanwhile.
       StepError: the input has failed.
     """
-    name = type(source).__name__
-    with self._watchdog.limit(f"{what} waits for the input, {name},"):
-      try:
-        return next(batches, None)
-      except GivenUp:
-        raise
-      except Exception as error:
-        raise StepError(
-          f"{what}: the input, {name}, has failed: {short(error)}"
-        ) from error
+    return next_batch(batches, what, source, self._watchdog)
+
+  def planned_batch(self, what: str, source: Input) -> Batch:
+    """Gives the first mini-batch of the shape that plans are made for.
+
+    Raises:
+      StepError: the input has failed.
+      ValueError: there is none.
+    """
+    return first_planned(source, what, self._watchdog)
 
   def evaluation(
     self, what: str, function: Callable[[Batch], Any], batch: Batch
@@ -123,8 +126,9 @@ class Guard:
     Raises:
       StepError: it has failed.
     """
+    self._num_evaluations += 1
     try:
-      with self._watchdog.limit(f"{what} runs"):
+      with self._watchdog.limit(f"{what} runs", self._where_in_evaluation):
         pairs = function(batch).items()
         return {name: (float(total), float(weight)) for name, (total, weight) in pairs}
     except tf.errors.OpError as error:
@@ -248,7 +252,14 @@ class Guard:
     return None
 
   def _where(self) -> str:
-    if self._run.marks is None:
+    run = self._run
+    if run.marks is None:
       return "one program for all devices does not tell which action it is at"
-    counts = self._run.marks.read()
-    return unfinished(self._run.plan.schedule, self._places, counts, self._num_steps)
+    counts = run.marks.read()
+    return unfinished(run.plan.schedule, self._places, counts, self._num_steps)
+
+  def _where_in_evaluation(self) -> str:
+    run = self._run
+    assert run.eval_marks is not None
+    counts, number = run.eval_marks.read(), self._num_evaluations
+    return unfinished(run.pipeline.eval_schedule, self._places, counts, number)

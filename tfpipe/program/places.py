@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tfpipe.program.refusal import layer_name
 from tfpipe.program.run import Run
 from tfpipe.schedule.schedule import Schedule
 
 _NODE = re.compile(r"stage(\d+)/micro(\d+)/(\w+)/")
-_NOTE = re.compile(r"in layer '(.*)'")
 _PROBED = re.compile(r"\bprobe(\d+)/([a-z]+)")
 _LAYER = re.compile(r"\blayer(\d+)(?:_\d+)?/")
 
@@ -42,8 +42,8 @@ class Places:
 
   def of_note(self, error: BaseException) -> str:
     """Names the layer whose FProp raised an error; empty if it was none."""
-    notes = map(_NOTE.fullmatch, getattr(error, "__notes__", []))
-    return next((self.layer(self.names.index(n[1])) for n in notes if n), "")
+    name = layer_name(error)
+    return self.layer(self.names.index(name)) if name else ""
 
   def of_error(self, text: str) -> str:
     """Names the action in which TensorFlow met an error; empty if it does not say."""
@@ -65,27 +65,17 @@ class Places:
     return f"{self.layer(int(match[1]))}, {match[2]}" if match else ""
 
 
-def short(error: BaseException) -> str:
-  """Gives kind and message of an error in one line, without TensorFlow's frames."""
-  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-  # What is between `Graph execution error` and the message is about traces.
-  whole = [line for line in lines if "{{function_node" in line and "[[" not in line]
-  text = re.sub(r"\{\{.*?\}\}\s*", "", (whole or lines or [""])[0])
-  # Of several errors at once, the first.
-  text = re.sub(r"^\(\d+\) [A-Z_]+:\s*", "", text)
-  return f"{type(error).__name__}: {text}"
-
-
 def unfinished(
   schedule: Schedule, places: Places, counts: Sequence[int], num_steps: int
 ) -> str:
-  """Says which actions a step is at: those that wait for no other.
+  """Says which actions a step or an evaluation is at: those that wait for no other.
 
   Args:
     schedule: of the run.
     places: of the run.
     counts: actions that each device has done in all steps.
-    num_steps: steps that have begun, the one that hangs among them.
+    num_steps: steps, or batches of evaluations, that have begun, the one that hangs
+      among them.
   """
   graph, done, heads, first = schedule.graph, set[int](), [], 0
   for actions, count in zip(schedule.actions, counts, strict=True):
@@ -95,7 +85,8 @@ def unfinished(
     heads += own[position : position + 1]
     first += len(actions)
   if not heads:
-    return "all devices have done their actions; the update does not end"
+    last = "the update does" if schedule.num_updates else "adding up metrics does"
+    return f"all devices have done their actions; {last} not end"
   free = [n for n in heads if done.issuperset(graph.needs(graph.actions[n]))]
   texts = []
   for number in free or heads:

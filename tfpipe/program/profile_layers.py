@@ -34,7 +34,9 @@ from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.pipeline.pipeline import Pipeline, declared_weights
 from tfpipe.program.batches import first_planned
+from tfpipe.program.fetch import Fetcher, next_batch
 from tfpipe.program.run import tensor_specs
+from tfpipe.program.watchdog import Watchdog
 from tfpipe.schedule import gpipe, one_f_one_b, zero_bubble
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.generate import finish
@@ -93,10 +95,13 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
 
   Raises:
     ValueError, LookupError: the Params are not allowed, or the data is not there.
+    StepError: the input has failed.
   """
   placement.keep_bits()  # as a run does: other options make other graphs
   source: Input = params.input.Instantiate()
-  batch = first_planned(source)
+  limit = params.train.step_timeout_secs
+  with Watchdog(limit) as watchdog:
+    batch = first_planned(source, "profiling", watchdog)
   names = [layer.name for layer in params.task.Instantiate().Layers()]
   number = params.pipeline.num_micro_batches
   each = [(i, i + 1) for i in range(len(names))]
@@ -107,7 +112,7 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
     ]
     for s in (True, False)
   ]
-  apart, apart_at_once = measure(copies, source, batch)
+  apart, apart_at_once = measure(copies, source, batch, limit)
   stages = apart.secs | apart_at_once.secs
   loads = [sum(stages[kind, i] for kind in ("F", "BW")) for i in range(len(names))]
   cells = partition.balance(loads, len(devices))
@@ -115,7 +120,7 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
     [_Subject(params, source, devices, cells, made(len(devices), number))]
     for made in (zero_bubble.h1, gpipe.schedule, one_f_one_b.schedule)
   ]
-  found = measure(cut, source, batch)
+  found = measure(cut, source, batch, limit)
   # What waits longer in memory is read more slowly: no order counts more than another.
   whole = _means([one.secs for one in found])
   after = statistics.median(one.end for one in found)
@@ -265,19 +270,32 @@ def schedule(num_stages: int, num_micro_batches: int, *, splits: bool) -> Schedu
 
 
 def measure(
-  subjects: Sequence[Sequence[_Subject]], source: Input, batch: Any
+  subjects: Sequence[Sequence[_Subject]], source: Input, batch: Any, limit: float = 0.0
 ) -> list[Measured]:
   """Runs steps of each subject, its copies at the same time.
 
   Each copy's input makes batches beside, as in training; all steps are on `batch`.
+
+  Args:
+    subjects: copies of each.
+    source: the input.
+    batch: a mini-batch of it.
+    limit: seconds that a batch or a step may take; 0: any.
+
+  Raises:
+    StepError: the input has failed.
   """
 
   def steps(subject: _Subject) -> list[tuple[np.ndarray, float]]:
-    batches = iter(source.dataset().repeat())
     found = []
-    for _ in range(STEPS):
-      next(batches)
-      found.append(subject.step(batch))
+    with (
+      Watchdog(limit) as watchdog,
+      Fetcher(iter(source.dataset().repeat())) as batches,
+    ):
+      for _ in range(STEPS):
+        next_batch(batches, "profiling", source, watchdog)
+        with watchdog.limit("profiling: a step runs"):
+          found.append(subject.step(batch))
     return found[1:]
 
   every: list[list[tuple[np.ndarray, float]]] = [[] for _ in subjects]

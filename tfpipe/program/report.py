@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from tfpipe import error_text, plan_text
 from tfpipe import plan as plan_lib
-from tfpipe import plan_text
 from tfpipe.params import Params
 from tfpipe.plan import Plan
 from tfpipe.program import terminal
@@ -26,7 +26,8 @@ _LONGEST_LIST = 256
 
 def show(line: str) -> None:
   """Prints a line at once, in place of a line of progress if there is one."""
-  print(terminal.CLEAR + line if terminal.is_there() else line, flush=True)
+  text = error_text.printable(line)
+  print(terminal.CLEAR + text if terminal.is_there() else text, flush=True)
 
 
 def first_screen(params: Params, changes: str, plan: Plan) -> str:

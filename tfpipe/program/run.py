@@ -43,6 +43,7 @@ class Run:
     input: training input.
     losses: of the last steps, None unless `train.loss_spike` is set.
     marks: how far each device is in a step, None unless `train.step_timeout_secs` is.
+    eval_marks: the same in the evaluation of a batch.
   """
 
   def __init__(self, params: Params, plan: Plan, *, trains: bool = True) -> None:
@@ -74,9 +75,12 @@ class Run:
       self.losses = LossWindow(
         train.loss_spike, refuses=refuses, device=self.devices[-1]
       )
-    # One program for all devices does not tell how far each is.
-    tells = train.step_timeout_secs and params.pipeline.backend == "devices"
-    self.marks = Marks(plan.schedule.num_devices) if tells else None
+    self.marks = self.eval_marks = None
+    if train.step_timeout_secs:
+      self.eval_marks = Marks(plan.schedule.num_devices)
+      # One program for all devices does not tell how far each is.
+      if params.pipeline.backend == "devices":
+        self.marks = Marks(plan.schedule.num_devices)
 
   def _pipeline(self, task: Task, devices: Sequence[str]) -> Pipeline:
     params, plan = self.params, self.plan
@@ -117,14 +121,16 @@ class Run:
   def eval_function(self) -> Any:
     """Traces evaluation, with the moving averages of the weights if there are any.
 
+    Without an evaluation input it is for batches of the training input.
+
     Returns:
       a ConcreteFunction; if batches have several shapes a `ByShape`, to be called
       alike.
     """
-    assert self.eval_input is not None
-    averages = self.averages()
+    source = self.eval_input or self.input
+    averages, marks = self.averages(), self.eval_marks
     return by_shape(
-      self.eval_input, lambda specs: self.pipeline.eval_function(specs, averages)
+      source, lambda specs: self.pipeline.eval_function(specs, averages, marks)
     )
 
   def eval_on_host(self, batch: Mapping[str, tf.Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import NamedTuple
 
-from tfpipe import layer_table, plan_text, registry
+from tfpipe import layer_table, plan_text, registry, text_files
 from tfpipe import plan as plan_lib
 from tfpipe.params import Params
 from tfpipe.plan import Plan
@@ -58,8 +58,8 @@ def check(folder: pathlib.Path) -> None:
     ValueError: naming it.
   """
   for path in [folder / name for name in _FILES] + checkpoint.paths(folder):
-    if path.is_dir():
-      raise ValueError(f"{path}: this is a folder where a file must be; move it away")
+    if path.exists() and (other := text_files.kind(path)):
+      raise ValueError(f"{path}: this is {other} where a file must be; move it away")
   for name in _FOLDERS:
     path = folder / name
     if path.exists() and not path.is_dir():

@@ -173,7 +173,7 @@ def end_after(run: Callable[[], object]) -> NoReturn:
   for stream in (sys.stdout, sys.stderr):
     try:
       stream.flush()
-    except OSError:  # whoever read it has gone
+    except OSError:  # e.g. the disk is full
       code = code or 1
   os._exit(code)
 

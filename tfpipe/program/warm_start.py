@@ -19,12 +19,13 @@ _WEIGHTS = "weights/"
 _MOST_NAMES = 8
 
 
-def find(p: Params, logdir: pathlib.Path) -> Checkpoint | None:
+def find(p: Params, logdir: pathlib.Path | None) -> Checkpoint | None:
   """Reads what `warm_start` names; None if the run does not start from it.
 
   Args:
     p: Params of the training loop.
-    logdir: folder of the run; with a checkpoint in it, the run continues from that.
+    logdir: folder of the run, if any; with a checkpoint in it, the run continues from
+      that.
 
   Raises:
     ValueError: there is no complete checkpoint.
@@ -33,7 +34,7 @@ def find(p: Params, logdir: pathlib.Path) -> Checkpoint | None:
   if not p.warm_start:
     return None
   owner = f"train.warm_start={p.warm_start!r}"
-  if checkpoint_lib.paths(logdir):
+  if logdir and checkpoint_lib.paths(logdir):
     show(f"{owner} is not used: the run continues from a checkpoint of its own")
     return None
   path = text_files.home(p.warm_start, owner)
