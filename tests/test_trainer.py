@@ -80,9 +80,12 @@ def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
   assert after.pipeline.layer_times == str(path)
   path.write_text("{}")
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
-  assert found == f"error: {path}: the file: device, batch, layers, end missing"
+  missing = "the file: device, batch, layers, end missing"
+  assert found == f"error: pipeline.layer_times: {path}: {missing}"
   found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--layer_times=no.json")
-  assert found == "error: layer times 'no.json': there is no such file"
+  assert found == (
+    "error: pipeline.layer_times: layer times 'no.json': there is no such file"
+  )
 
 
 def test_a_schedule_that_cannot_be_trained_is_refused_before_tensorflow(tmp_path):

@@ -201,7 +201,10 @@ def fewest_partitions(pipe: Params, network: Network, limit: int) -> int:
 
 def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
   path = pipe.layer_times
-  times = layer_times.read(path)
+  try:
+    times = layer_times.read(path)
+  except (LookupError, ValueError) as error:
+    raise type(error)(f"pipeline.layer_times: {error}") from error
   try:
     times.check_names(network.names)
   except ValueError as error:

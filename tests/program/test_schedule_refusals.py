@@ -92,7 +92,7 @@ def test_a_folder_is_not_said_to_be_missing(tmp_path):
     path.mkdir()
     for flag, owner in (
       ("schedule", "pipeline.schedule="),
-      ("layer_times", "layer times "),
+      ("layer_times", "pipeline.layer_times: layer times "),
       ("hardware", "hardware "),
     ):
       if flag == "schedule" or name == "s.json":

@@ -3,6 +3,7 @@ import pytest
 
 from tests.program import command, reference, training
 from tests.program.training import IMAGE, TEXT
+from tfpipe.program.run import Run
 from tfpipe.program.train import Trainer, restore_newest
 
 POISONED = "tests.program.tiny.Poisoned"
@@ -230,3 +231,11 @@ def test_data_that_ended_before_the_checkpoint_is_refused(tf, tmp_path):
     "error: input.repeat=False: the data ends after step 3, and the run is at step 6; "
     "it must be True to go on"
   )
+
+
+def test_a_run_at_its_last_step_builds_no_step(tf, tmp_path, monkeypatch, capsys):
+  training.train(tmp_path, IMAGE, "train.max_steps=1")
+  monkeypatch.setattr(Run, "train_function", None)
+  training.train(tmp_path, IMAGE, "train.max_steps=1")
+  shown = capsys.readouterr().out.splitlines()
+  assert "nothing to train: step 1 is not below max_steps=1" in shown

@@ -120,12 +120,13 @@ class Trainer:
     run, p = self._run, self._p
     step, ended, waiting = run.step, "", ""
     metrics_cut.cut(self._logdir / "metrics.jsonl", step)
-    stop_lib.at("building the step")
+    function: Any = None
     if step >= p.max_steps:
       show(f"nothing to train: step {step} is not below max_steps={p.max_steps}")
     else:
+      stop_lib.at("building the step")
       show("building the step; the first one takes longest")
-    function = self._guard.building()
+      function = self._guard.building()
     self._catch_up(step)
     progress = Progress(step, p.max_steps, run.input.params.batch_size)
     with StopSignal() as stop:
