@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tfpipe.lazy import tf
 from tfpipe.optimizers.state import static_shape
 from tfpipe.packed import pack_handles, unpack
-from tfpipe.traced import call, handle_specs, specs, trace
+from tfpipe.traced import Function, call, handle_specs, specs, trace
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.replicas import Replica
@@ -77,6 +77,7 @@ def call_all(
   one: Callable[[Group, Sequence[tf.Tensor]], Sequence[tf.Tensor]],
   shared: Sequence[tf.Tensor],
   own: Mapping[Group, Sequence[tf.Tensor]],
+  known: dict[tuple[Kind, ...], Function],
 ) -> list[tf.Tensor]:
   """Adds calls for groups of one device, as one call on the device in scope.
 
@@ -84,6 +85,7 @@ def call_all(
     one: group, arguments → adds its call, which gives vectors, as many as the others.
     shared: first arguments of all.
     own: further arguments of each.
+    known: functions that were traced for other devices, by the kinds of their groups.
 
   Returns:
     the vectors of all groups, one behind the other.
@@ -98,7 +100,10 @@ def call_all(
     ]
     return [tf.concat(parts, axis=0) for parts in zip(*found, strict=True)]
 
-  return call(trace(body, specs(args)), args, changes=True)
+  kinds = tuple(group.kind for group in own)
+  if kinds not in known:
+    known[kinds] = trace(body, specs(args))
+  return call(known[kinds], args, changes=True)
 
 
 def handles(variables: Sequence[tf.Variable], *, packed: bool) -> list[tf.Tensor]:

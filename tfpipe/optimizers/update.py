@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,16 @@ from tfpipe.lazy import tf
 from tfpipe.optimizers import loss_scale
 from tfpipe.optimizers.gradients import HOST
 from tfpipe.optimizers.group_functions import GroupFunctions
-from tfpipe.optimizers.groups import Group, by_device, call_all, groups, handles
+from tfpipe.optimizers.groups import (
+  Group,
+  Kind,
+  by_device,
+  call_all,
+  groups,
+  handles,
+)
 from tfpipe.optimizers.state import SKIPS, STEP
-from tfpipe.traced import call, call_one_of
+from tfpipe.traced import Function, call, call_one_of
 
 if TYPE_CHECKING:
   from tfpipe.optimizers.learning_rate import LearningRateSchedule
@@ -43,6 +51,10 @@ class Update:
   @functools.cached_property
   def _functions(self) -> GroupFunctions:
     return GroupFunctions(self.rule, self.packed)
+
+  @functools.cached_property
+  def _by_kinds(self) -> dict[str, dict[tuple[Kind, ...], Function]]:
+    return collections.defaultdict(dict)
 
   def run(
     self,
@@ -175,6 +187,7 @@ class Update:
           lambda group, args: call(self._functions.get(name, group.kind), args),
           shared,
           {group: own[group] for group in found},
+          self._by_kinds[name],
         )
       names += [weight for group in found for weight in group.names]
     return _in_order(vectors, names, order)
@@ -226,7 +239,8 @@ class Update:
           for group in found
         }
         with tf.device(device):
-          changes = call_all(self._assign_group, [applied, *shared], own)
+          known = self._by_kinds["assign"]
+          changes = call_all(self._assign_group, [applied, *shared], own, known)
         if replica is replicas[0]:  # all replicas are alike
           halves.append(changes)
           names += [weight for group in found for weight in group.names]
