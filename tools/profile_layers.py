@@ -1,4 +1,4 @@
-"""Times the layers of an experiment's network on a device, for plans that use times.
+r"""Times the layers of an experiment's network on a device, for plans that use times.
 
   python -m tools.profile_layers --model=lm.shakespeare.Char --num_micro_batches=4 \
     --threads=1 --output=times.json

@@ -105,7 +105,7 @@ def check(subject: Subject, chips: Topology, cell: int = -1) -> Findings:
   missing = [name for name in _NEEDED if not importlib.util.find_spec(name)]
   if missing:
     raise UnavailableError(
-      f"{' and '.join(missing)} are not installed: pip install 'tfpipe[tpu-check]'"
+      f"{' and '.join(missing)} are not installed: pip install -e '.[tpu-check]'"
     )
   program = subject.program()
   text = stablehlo(program, cell)

@@ -1,4 +1,4 @@
-"""Checks without a TPU what Cloud TPU cores would run of an experiment.
+r"""Checks without a TPU what Cloud TPU cores would run of an experiment.
 
   python -m tools.tpu_check --model=lm.shakespeare.Char --num_partitions=4 \
     --num_micro_batches=8 --stage=virtual
@@ -13,7 +13,7 @@ The training step is one program for all cores, see `tfpipe.spmd`. Stages, cheap
   aot      libtpu's own compiler compiles it for the chips of --topology (v4:2x2x1,
            v5e:2x2, v5p:2x2x1, v6e:2x2, or more): memory of a core beside the plan's,
            whether it fits, operations, exchanges. --cell=2 compiles stage 2 alone.
-           Needs `pip install 'tfpipe[tpu-check]'`
+           Needs `pip install -e '.[tpu-check]'`
 
 Nothing here runs on a TPU. Ends with 0 if all is as it must be, 1 if not or if it is
 refused, and 3 if a stage cannot be run here.

@@ -40,7 +40,6 @@ def test_products_are_counted_where_they_are_called():
   places = [place for place, _ in Program(TEXT).products()]
   one, idle = Place(0, 0, 2), Place(0, 1, 2)
   assert places == [one, one, one, one, idle, Place()]
-  assert sorted(Program(TEXT).conditionals()) == [2, 2]
 
 
 @pytest.mark.parametrize(

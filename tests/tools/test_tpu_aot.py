@@ -232,7 +232,7 @@ def test_flags_that_cannot_be_are_refused(arguments, said):
 
 @pytest.mark.skipif(
   any(not importlib.util.find_spec(name) for name in ("jax", "libtpu")),
-  reason="jax and libtpu are not installed: pip install 'tfpipe[tpu-check]'",
+  reason="jax and libtpu are not installed: pip install -e '.[tpu-check]'",
 )
 def test_libtpu_compiles_the_program(tf, capsys):
   # So small that what the compiler keeps for itself is more than the margin.

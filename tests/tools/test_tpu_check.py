@@ -117,7 +117,7 @@ _COMPILED = """
 from tests.tools.test_tpu_check import subject
 from tfpipe.spmd import stage
 from tools import tpu_check, tpu_hlo
-assert not tpu_hlo.check(subject(2)).wrong
+assert not tpu_hlo.check(subject(3)).wrong
 stage.tied = lambda tensors, dys: list(tensors)
 (wrong,) = tpu_hlo.check(subject(2)).wrong
 print(wrong)
@@ -137,7 +137,7 @@ def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys, monkeypatc
   assert run(*flags_of(2, 2), "--stage=aot") == tool.UNAVAILABLE == 3
   text = capsys.readouterr().out
   assert "stage aot: NOT RUN: jax and libtpu are not installed: pip install" in text
-  assert "'tfpipe[tpu-check]'; nothing has been compiled" in text
+  assert "-e '.[tpu-check]'; nothing has been compiled" in text
 
 
 @pytest.mark.parametrize(
