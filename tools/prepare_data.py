@@ -275,16 +275,13 @@ def prepare(dataset: str, source: str, data_dir: Path, manual_dir: str) -> Path:
 
 def main(argv: Sequence[str]) -> None:
   """Prepares what the flags say and prints where it is."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
   dataset, source = _DATASET.value or "", _SOURCE.value
   try:
+    if len(argv) > 1:
+      raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
     check_flags(
       dataset, source, _DATA_DIR.value, _MANUAL_DIR.value, _ALLOW_DOWNLOAD.value
     )
-  except ValueError as error:
-    raise app.UsageError(str(error)) from error
-  try:
     data_dir = text_files.home(_DATA_DIR.value, f"--data_dir={_DATA_DIR.value}")
     made = prepare(dataset, source, data_dir, _MANUAL_DIR.value)
   except (LookupError, ValueError, OSError, subprocess.CalledProcessError) as error:
