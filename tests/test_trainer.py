@@ -79,13 +79,12 @@ def test_layer_times_decide_on_the_cut_of_a_run(capsys, tmp_path):
   after = inspected(capsys, f"--layer_times={path}")
   assert after.pipeline.layer_times == str(path)
   path.write_text("{}")
-  found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={path}")
-  missing = "the file: device, batch, layers, end missing"
-  assert found == f"error: pipeline.layer_times: {path}: {missing}"
-  found = command.refusal(f"--model={IMAGE}", "--mode=plan", "--layer_times=no.json")
-  assert found == (
-    "error: pipeline.layer_times: layer times 'no.json': there is no such file"
-  )
+  for name, said in (
+    (path, f"{path}: the file: device, batch, layers, end missing"),
+    ("no.json", "layer times 'no.json': there is no such file"),
+  ):
+    found = command.refusal(f"--model={IMAGE}", "--mode=plan", f"--layer_times={name}")
+    assert found == f"error: pipeline.layer_times: {said}"
 
 
 def test_a_schedule_that_cannot_be_trained_is_refused_before_tensorflow(tmp_path):
