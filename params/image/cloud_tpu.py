@@ -9,31 +9,12 @@ tenths of a core's memory, for that program needs up to twice as much
 from __future__ import annotations
 
 from params.image import paper
+from params.on_cloud_tpu import OnCloudTpu
 from tfpipe import registry
-from tfpipe.params import Params
-
-
-class _OnCloudTpu(paper.PaperAmoebaNet):
-  """What all have in common.
-
-  Attributes:
-    SLICE: accelerator type, as Cloud TPU names it.
-    HARDWARE: name of its cores in tfpipe's table.
-  """
-
-  SLICE = ""
-  HARDWARE = ""
-
-  def Model(self) -> Params:
-    """A core for each partition."""
-    p = super().Model()
-    p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
-    p.train.hardware = self.HARDWARE
-    return p
 
 
 @registry.Register
-class AmoebaNetB18x512(_OnCloudTpu, paper.AmoebaNetB18x512):
+class AmoebaNetB18x512(OnCloudTpu, paper.AmoebaNetB18x512):
   """557M weights, ImageNet at 480×480, four chips of v5p.
 
   For v5e libtpu's compiler refuses the first stage: few channels of large pictures take
@@ -44,7 +25,7 @@ class AmoebaNetB18x512(_OnCloudTpu, paper.AmoebaNetB18x512):
 
 
 @registry.Register
-class AmoebaNetD18x544(_OnCloudTpu, paper.AmoebaNetD18x544):
+class AmoebaNetD18x544(OnCloudTpu, paper.AmoebaNetD18x544):
   """Table 1's 542M weights, four chips of v6e."""
 
   SLICE, HARDWARE = "v6e-4", "tpu_v6e"
@@ -52,14 +33,14 @@ class AmoebaNetD18x544(_OnCloudTpu, paper.AmoebaNetD18x544):
 
 
 @registry.Register
-class AmoebaNetD36x544(_OnCloudTpu, paper.AmoebaNetD36x544):
+class AmoebaNetD36x544(OnCloudTpu, paper.AmoebaNetD36x544):
   """Table 1's 1.05B weights, four chips of v6e."""
 
   SLICE, HARDWARE = "v6e-4", "tpu_v6e"
 
 
 @registry.Register
-class AmoebaNetD72x512(_OnCloudTpu, paper.AmoebaNetD72x512):
+class AmoebaNetD72x512(OnCloudTpu, paper.AmoebaNetD72x512):
   """Table 1's 1.8B weights, eight chips of v6e."""
 
   SLICE, HARDWARE = "v6e-8", "tpu_v6e"

@@ -6,26 +6,12 @@ As `params.image.cloud_tpu`, in memory too; none has run on a TPU.
 from __future__ import annotations
 
 from params.lm import paper
+from params.on_cloud_tpu import OnCloudTpu
 from tfpipe import registry
-from tfpipe.params import Params
-
-
-class _OnCloudTpu(paper.PaperTransformer):
-  """What all have in common: `SLICE` and `HARDWARE` as there."""
-
-  SLICE = ""
-  HARDWARE = ""
-
-  def Model(self) -> Params:
-    """A core for each partition."""
-    p = super().Model()
-    p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
-    p.train.hardware = self.HARDWARE
-    return p
 
 
 @registry.Register
-class Transformer13(_OnCloudTpu, paper.Transformer13):
+class Transformer13(OnCloudTpu, paper.Transformer13):
   """785.8M weights, four chips of v5e."""
 
   SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
@@ -33,14 +19,14 @@ class Transformer13(_OnCloudTpu, paper.Transformer13):
 
 
 @registry.Register
-class Transformer103(_OnCloudTpu, paper.Transformer103):
+class Transformer103(OnCloudTpu, paper.Transformer103):
   """5.3B weights, eight chips of v6e."""
 
   SLICE, HARDWARE = "v6e-8", "tpu_v6e"
 
 
 @registry.Register
-class Transformer415(_OnCloudTpu, paper.Transformer415):
+class Transformer415(OnCloudTpu, paper.Transformer415):
   """21.0B weights, 16 chips of v5p, which are 32 cores in the slice's name."""
 
   SLICE, HARDWARE = "v5p-32", "tpu_v5p"
@@ -48,7 +34,7 @@ class Transformer415(_OnCloudTpu, paper.Transformer415):
 
 
 @registry.Register
-class Transformer1663(_OnCloudTpu, paper.Transformer1663):
+class Transformer1663(OnCloudTpu, paper.Transformer1663):
   """83.9B weights, 64 chips of v5p."""
 
   SLICE, HARDWARE = "v5p-128", "tpu_v5p"

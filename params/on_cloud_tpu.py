@@ -1,0 +1,25 @@
+"""What the recipes for Cloud TPU have in common, whatever they train."""
+
+from __future__ import annotations
+
+from tfpipe.experiment import Experiment
+from tfpipe.params import Params
+
+
+class OnCloudTpu(Experiment):
+  """Goes in front of the experiment that it puts on a slice.
+
+  Attributes:
+    SLICE: accelerator type, as Cloud TPU names it.
+    HARDWARE: name of its cores in tfpipe's table.
+  """
+
+  SLICE = ""
+  HARDWARE = ""
+
+  def Model(self) -> Params:
+    """A core for each partition."""
+    p = super().Model()
+    p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
+    p.train.hardware = self.HARDWARE
+    return p
