@@ -17,6 +17,7 @@ LONGEST_FILE = 400
 # Parts without TensorFlow. `schedule` stands for the whole package.
 BASE = {
   "backend",
+  "cloud_tpu",
   "cost",
   "draft",
   "error_text",

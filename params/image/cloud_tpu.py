@@ -9,8 +9,8 @@ tenths of a core's memory, for that program needs up to twice as much
 from __future__ import annotations
 
 from params.image import paper
-from params.on_cloud_tpu import OnCloudTpu
 from tfpipe import registry
+from tfpipe.cloud_tpu import OnCloudTpu
 
 
 @registry.Register

@@ -6,8 +6,8 @@ As `params.image.cloud_tpu`, in memory too; none has run on a TPU.
 from __future__ import annotations
 
 from params.lm import paper
-from params.on_cloud_tpu import OnCloudTpu
 from tfpipe import registry
+from tfpipe.cloud_tpu import OnCloudTpu
 
 
 @registry.Register

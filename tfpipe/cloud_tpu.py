@@ -1,13 +1,17 @@
-"""What the recipes for Cloud TPU have in common, whatever they train."""
+"""What recipes for Cloud TPU have in common, whatever they train."""
 
 from __future__ import annotations
 
-from tfpipe.experiment import Experiment
+from tfpipe import experiment
 from tfpipe.params import Params
 
 
-class OnCloudTpu(Experiment):
+class OnCloudTpu(experiment.Experiment):
   """Goes in front of the experiment that it puts on a slice.
+
+      @registry.Register
+      class DigitsLarge(OnCloudTpu, digits.Large):
+        SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
 
   Attributes:
     SLICE: accelerator type, as Cloud TPU names it.
