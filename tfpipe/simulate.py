@@ -93,6 +93,9 @@ def simulate(
 ) -> Timeline:
   """Returns the timeline of a valid schedule, from an idle start.
 
+  The one update of an exact schedule starts on all devices at once, when the last
+  gradient is there: its norm and whether all of it is finite decide on every weight.
+  One that takes no time is no work, and stays where the lists end.
   Activations cross the border between two stages forward, gradients back, each one
   link_secs + transfer_secs after it is there if the link is free, else later.
 
@@ -112,6 +115,8 @@ def simulate(
   run = _Run(schedule, times, transfer_secs, link_secs)
   starts, ends = run.step()
   devices, actions = schedule.graph.devices, schedule.graph.actions
+  if any(times.update) and schedule.exact and schedule.num_updates == 1:
+    _update_at_once(schedule, starts, ends)
   new = tuple.__new__  # as Span(...), at half the time
   return Timeline(
     tuple(
@@ -167,6 +172,20 @@ def period_waste(
   secs = period(schedule, times, transfer_secs, link_secs)
   work = sum(times.secs(a) for a in schedule.graph.actions if a.kind != "R")
   return float(1 - work / (schedule.num_devices * secs)) if secs else 0.0
+
+
+def _update_at_once(schedule: Schedule, starts: list[Secs], ends: list[Secs]) -> None:
+  """Puts off the updates, which end every device's list, to the end of all else."""
+  actions, devices = schedule.graph.actions, schedule.graph.devices
+  updates = [n for n in schedule.graph.order if actions[n].kind == "U"]
+  others = (
+    end for action, end in zip(actions, ends, strict=True) if action.kind != "U"
+  )
+  free: list[Secs] = [max(others)] * schedule.num_devices
+  for number in updates:
+    secs = ends[number] - starts[number]
+    starts[number] = free[devices[number]]
+    free[devices[number]] = ends[number] = starts[number] + secs
 
 
 _Crossing = tuple[tuple[int, int], Secs, Secs]
