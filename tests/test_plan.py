@@ -216,7 +216,7 @@ def test_zb_auto_is_made_for_the_times_of_the_run():
   schedule.validate(auto.schedule)
   for name in ("zb_h1", "zb_h2"):
     fixed = plan.make(params(3, 1, 2, schedule=name, **shape))
-    assert auto.timeline.longest_span <= fixed.timeline.longest_span
+    assert auto.timeline.makespan <= fixed.timeline.makespan
   auto = plan.make(params(*[1] * 4, schedule="zb_auto", stages_per_device=2, **shape))
   assert len(auto.cells) == 4
   # What is trained, without a name of hardware, is what was planned with one.
