@@ -28,8 +28,8 @@ class StageTimes:
     input_gradient: B of each stage.
     weight_gradient: W of each stage.
     recompute: R of each stage; as forward unless given.
-    update: U of each stage, with the exchange of gradients between its copies; 0 unless
-      given.
+    update: U of each stage, with the exchange of gradients and weights between its
+      copies; 0 unless given. Copies in pipes but the first have no update of their own.
     backward: BW of each stage; as B and W together unless given.
 
   Raises ValueError if there is not one time for each stage, or one is negative or not
@@ -82,6 +82,8 @@ class StageTimes:
 
   def secs(self, action: Action) -> Secs:
     """Returns how long an action takes."""
+    if action.kind == "U" and action.pipe:
+      return 0
     return action.size * self.by_kind[action.kind][action.stage]
 
 
@@ -117,7 +119,7 @@ def simulate(
   starts, ends = _Run(schedule, others, transfer_secs, link_secs).step()
   devices, actions = schedule.graph.devices, schedule.graph.actions
   if at_once:
-    _update_at_once(schedule, times.update, starts, ends)
+    _update_at_once(schedule, times, starts, ends)
   new = tuple.__new__  # as Span(...), at half the time
   return Timeline(
     tuple(
@@ -176,7 +178,7 @@ def period_waste(
 
 
 def _update_at_once(
-  schedule: Schedule, secs: Sequence[Secs], starts: list[Secs], ends: list[Secs]
+  schedule: Schedule, times: StageTimes, starts: list[Secs], ends: list[Secs]
 ) -> None:
   """Puts updates, which have taken no time so far, behind the end of all else."""
   actions, devices = schedule.graph.actions, schedule.graph.devices
@@ -184,7 +186,7 @@ def _update_at_once(
   for number in schedule.graph.order:
     if actions[number].kind == "U":
       starts[number] = free[devices[number]]
-      free[devices[number]] += secs[actions[number].stage]
+      free[devices[number]] += times.secs(actions[number])
       ends[number] = free[devices[number]]
 
 
@@ -213,7 +215,8 @@ class _Run:
     self._graph = schedule.graph
     secs = times.by_kind
     self._secs = [
-      secs[kind][stage] * size for kind, stage, _, _, size, _ in self._graph.actions
+      secs[kind][stage] * size if kind != "U" or not pipe else 0
+      for kind, stage, _, pipe, size, _ in self._graph.actions
     ]
     crossings = any(transfers) or any(occupied)
     self._crossings = _crossings(schedule, transfers, occupied) if crossings else []
