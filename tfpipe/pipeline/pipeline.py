@@ -173,7 +173,7 @@ class Pipeline:
     def gradients(batch: Mapping[str, tf.Tensor]) -> dict:
       result = builder.build(batch, self.step.read_value())
       return {
-        "gradient_sums": result.gradient_sums,
+        "gradient_sums": dict(result.gradient_sums),
         "metrics": result.metrics,
         "moments": result.moments,
         "micro_batch_losses": result.micro_batch_losses,
