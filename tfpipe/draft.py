@@ -237,7 +237,7 @@ def _schedule_and_cells(
     made = schedule.make(
       pipe.schedule,
       number,
-      pipe.num_micro_batches,
+      backend.micro_batches_each(pipe),
       pipe.remat == "cell",
       **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
     )
