@@ -64,8 +64,19 @@ def test_recomputation_in_waiting_time_makes_the_bubble_smaller():
 
 def test_a_backward_takes_two_forwards_and_three_if_each_layer_is_computed_again():
   for remat, forwards in (("none", 3), ("cell", 4), ("layer", 4)):
-    made = plan.make(params(5, remat=remat))
+    made = plan.make(params(5, remat=remat, num_micro_batches=2))
     assert made.timeline.makespan == forwards * 5 * BATCH
+
+
+def test_what_is_still_there_is_not_computed_again():
+  # Of 1F1B, device 1 does backwards right behind their forwards:
+  #   0: F0 F1 R0 .. BW0 BW0 R1 BW1 BW1
+  #   1: .. F0 BW0 BW0 F1 BW1 BW1 .. ..
+  shape = {"num_partitions": 2, "num_micro_batches": 2, "schedule": "1f1b"}
+  made = plan.make(params(3, 3, remat="cell", **shape))
+  counts = [sum(a.kind == "R" for a in own) for own in made.schedule.actions]
+  assert counts == [2, 0]
+  assert made.timeline.makespan == 9 * 3 * BATCH / 2
 
 
 def test_layers_without_any_cost_can_be_planned():

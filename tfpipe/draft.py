@@ -153,6 +153,8 @@ def make(pipe: Params, network: Network) -> Draft:
       f"{made.num_updates} updates; one can be trained"
     )
   backend.check_schedule(pipe, made)
+  if pipe.backend == "devices" and not schedule.is_file(pipe.schedule):
+    made = schedule.without_needless_recomputation(made)
   model.check_devices(pipe.devices, made.num_devices)
   model.check_cpus(pipe.devices, made.num_devices)
   return Draft(network, pipe, costs, layers, measured, cells, made)
@@ -235,7 +237,7 @@ def _schedule_and_cells(
     made = schedule.make(
       pipe.schedule,
       number,
-      pipe.num_micro_batches,
+      backend.micro_batches_each(pipe),
       pipe.remat == "cell",
       **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
     )

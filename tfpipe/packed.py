@@ -8,7 +8,7 @@ a variant that refers to them: nothing is copied. It stays on its device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from tfpipe.lazy import tf
@@ -37,7 +37,7 @@ def unpack(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
   """Gives the tensors of which a value was made, of these shapes and dtypes."""
   levels = [list(own)]
   while len(levels[-1]) > _MOST:
-    levels.append([tf.TensorSpec([], tf.variant)] * -(-len(levels[-1]) // _MOST))
+    levels.append(variants(-(-len(levels[-1]) // _MOST)))
   parts = [packed]
   for level in levels[::-1]:
     pairs = zip(parts, chunks(level), strict=True)
@@ -59,6 +59,54 @@ def unpack_as_node(packed: tf.Tensor, own: Sequence[tf.TensorSpec]) -> list[tf.T
   return call(_unpacker(tuple(own)), [packed])
 
 
+class PackedTensors(Mapping[str, "tf.Tensor"]):
+  """Tensors by name, some of them packed; those that are asked for are unpacked.
+
+  Args:
+    packs: names of those packed together, in order → the value.
+    specs: name → shape and dtype of each of these.
+    others: name → tensor that is not packed.
+  """
+
+  def __init__(
+    self,
+    packs: Mapping[tuple[str, ...], tf.Tensor],
+    specs: Mapping[str, tf.TensorSpec],
+    others: Mapping[str, tf.Tensor],
+  ) -> None:
+    self._packs = dict(packs)
+    self._specs = specs
+    self._tensors = dict(others)
+    self._whole = {name: names for names in packs for name in names}
+    self._names = dict.fromkeys([*self._whole, *others])
+
+  def __getitem__(self, name: str) -> tf.Tensor:
+    if name not in self._tensors:
+      names = self._whole[name]
+      value = self._packs[names]
+      with tf.device(value.device):
+        found = unpack_as_node(value, [self._specs[own] for own in names])
+      self._tensors |= zip(names, found, strict=True)
+    return self._tensors[name]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._names)
+
+  def __len__(self) -> int:
+    return len(self._names)
+
+  def packed(self, names: tuple[str, ...]) -> tf.Tensor:
+    """Gives some of them as one value, packed now on the device in scope if need be."""
+    if names not in self._packs:
+      self._packs[names] = pack_as_node([self[name] for name in names])
+    return self._packs[names]
+
+
+def variants(count: int) -> list[tf.TensorSpec]:
+  """Gives what so many packed values are like."""
+  return [tf.TensorSpec([], tf.variant)] * count
+
+
 def pack_handles(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
   """Gives the handles of variables of one device as one value, made here and now.
 
@@ -78,7 +126,7 @@ def _packer(own: tuple[tf.TensorSpec, ...]) -> Function:
 @functools.lru_cache(maxsize=128)
 def _unpacker(own: tuple[tf.TensorSpec, ...]) -> Function:
   with tf.init_scope():
-    return trace(lambda packed: unpack(packed, own), [tf.TensorSpec([], tf.variant)])
+    return trace(lambda packed: unpack(packed, own), variants(1))
 
 
 def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

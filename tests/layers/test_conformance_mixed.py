@@ -8,10 +8,12 @@ from models.transformer.block import TransformerBlock
 from tests.layers import conformance, conformance_text, profiler
 from tfpipe import cost
 from tfpipe.nested_map import NestedMap
+from tfpipe.packed import unpack
 from tfpipe.pipeline import mixed_precision
 from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.gradient import GradientKey
 from tfpipe.pipeline.layer_function import LayerFunction
+from tfpipe.traced import specs
 
 ROWS = conformance.ROWS + conformance_text.ROWS
 by_row = pytest.mark.parametrize(
@@ -132,7 +134,12 @@ def _values(tf, traced, row):
     ]
     known = [*args, *kept, *dys]
     call = gradient.backward
-    return outputs, call([known[place] for place in call.reads])
+    found = call([known[place] for place in call.reads])
+    own = specs(function.args[place] for place in gradient.weights)
+    return outputs, [
+      *found[: gradient.num_dxs],
+      *(unpack(found[-1], own) if own else []),
+    ]
 
   outputs, gradients = run(args)
   count = gradient.num_dxs

@@ -120,7 +120,8 @@ def _both(tf, logits, labels, smoothing, weights):
   logits = tf.constant(logits)
   with tf.GradientTape() as tape:
     tape.watch(logits)
-    smoothed, plain = cross_entropy(logits, tf.constant(labels), smoothing)
+    best = tf.argmax(logits, 1, output_type=labels.dtype)
+    smoothed, plain = cross_entropy(logits, tf.constant(labels), best, smoothing)
     mix = tf.reduce_sum((2.0 * smoothed + plain) * weights)
   return smoothed, plain, tape.gradient(mix, logits)
 

@@ -7,7 +7,14 @@ import dataclasses
 import pytest
 
 from tests.schedule import made
-from tfpipe.schedule import NAMES, Action, Schedule, make
+from tfpipe.schedule import (
+  NAMES,
+  Action,
+  Schedule,
+  make,
+  validate,
+  without_needless_recomputation,
+)
 
 
 def lists(*texts: str) -> tuple[tuple[Action, ...], ...]:
@@ -155,6 +162,24 @@ def test_recomputation_is_right_before_its_backward(name: str) -> None:
 
 OTHER_ORDERS = ("looped_bfs", "chimera_doubling", "chimera_halving")
 ORDERED = [name for name in NAMES if name not in OTHER_ORDERS]
+
+
+def test_what_a_forward_right_before_has_is_not_computed_again() -> None:
+  recomputing = make("zb_h1", 2, 3, remat=True)
+  schedule = without_needless_recomputation(recomputing)
+  validate(schedule)
+  assert schedule.name == "zb_h1+R"
+  assert schedule.actions == lists(
+    "F0:0 F0:1 R0:0 B0:0 W0:0 F0:2 R0:1 B0:1 W0:1 R0:2 B0:2 W0:2 U0:0",
+    "F1:0 B1:0 F1:1 B1:1 W1:0 F1:2 B1:2 W1:1 W1:2 U1:0",
+  )
+
+
+def test_gpipe_computes_all_again_unless_it_has_one_micro_batch() -> None:
+  schedule = make("gpipe", 3, 2, remat=True)
+  assert without_needless_recomputation(schedule) == schedule
+  one = without_needless_recomputation(make("gpipe", 2, 1, remat=True))
+  assert one.actions == lists("F0:0 BW0:0 U0:0", "F1:0 BW1:0 U1:0")
 
 
 @pytest.mark.parametrize("name", ORDERED)

@@ -67,8 +67,8 @@ class SoftmaxLoss(Layer):
     p = self.params
     labels, weights = tf.reshape(side.labels, [-1]), tf.reshape(side.weights, [-1])
     logits = self._logits(theta, x)
-    loss, nats = cross_entropy(logits, labels, p.label_smoothing)
     best = tf.argmax(logits, -1, output_type=labels.dtype)
+    loss, nats = cross_entropy(logits, labels, best, p.label_smoothing)
     hits = tf.cast(best == labels, tf.float32)
     total = tf.reduce_sum(weights)
     return NestedMap(
@@ -105,8 +105,8 @@ class SoftmaxLoss(Layer):
       raise ValueError(f"{p.name}: dim={p.dim}, but the input is {x.shape}")
     rows, scalar = x.size // p.dim, ArraySpec(())
     logits = rows * p.vocab_size
-    # Bias, maximum, difference and sum of the cross-entropy; single numbers a row.
-    flops = 4 * logits + 9 * rows - 4
+    # Bias, five of the softmax, place of the largest; single numbers a row.
+    flops = 7 * logits + 10 * rows - 4
     if p.label_smoothing:
       flops += logits + 4 * rows
     return cls.Cost(
@@ -114,8 +114,8 @@ class SoftmaxLoss(Layer):
       NestedMap.fromkeys(("loss", "log_perplexity", "accuracy"), (scalar, scalar)),
       flops=flops,
       matmul_flops=2 * x.size * p.vocab_size,
-      # Logits; norm and place of the label.
-      activation_bytes=x.itemsize * logits + 12 * rows,
+      # Logits; place of the label.
+      activation_bytes=x.itemsize * logits + 8 * rows,
     )
 
 
@@ -140,17 +140,18 @@ def clip(logits: tf.Tensor, abs_max: float) -> tf.Tensor:
 
 
 def cross_entropy(
-  logits: tf.Tensor, labels: tf.Tensor, smoothing: float
+  logits: tf.Tensor, labels: tf.Tensor, best: tf.Tensor, smoothing: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Computes the cross-entropy with labels smoothed, and not smoothed, in float32.
 
-  The smoothed label is `(1 - smoothing)·one_hot + smoothing/vocab`. Its own gradient
-  keeps the logits and goes over them once, in 0.8 of the time of TensorFlow's
-  operation.
+  The smoothed label is `(1 - smoothing)·one_hot + smoothing/vocab`. The logarithm of
+  the sum is taken from the softmax of the largest logit, which cannot underflow: one
+  operation goes over the logits instead of four. The gradient keeps nothing but them.
 
   Args:
     logits: [rows, vocab], kept in their own dtype.
     labels: int32 [rows], each below vocab.
+    best: of the same dtype [rows], the place of the largest logit.
     smoothing: in [0, 1).
 
   Returns:
@@ -158,20 +159,22 @@ def cross_entropy(
   """
   logits = tf.cast(logits, tf.float32)
   rows, vocab = cast("tuple[int, int]", tuple(logits.shape))
-  places = tf.stack([tf.range(rows, dtype=labels.dtype), labels], axis=1)
+  number = tf.range(rows, dtype=labels.dtype)
+  places = tf.stack([number, labels], axis=1)
 
   @tf.custom_gradient
   def call(logits: tf.Tensor) -> Any:
-    norm = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
-    nats = norm[:, 0] - tf.gather_nd(logits, places)
+    top = tf.stack([number, best], axis=1)
+    share = tf.gather_nd(tf.nn.softmax(logits), top)
+    norm = tf.gather_nd(logits, top) - tf.math.log(share)
+    nats = norm - tf.gather_nd(logits, places)
     loss = nats
     if smoothing:
       mean = tf.reduce_mean(logits, axis=1)
-      loss = (1.0 - smoothing) * nats + smoothing * (norm[:, 0] - mean)
+      loss = (1.0 - smoothing) * nats + smoothing * (norm - mean)
 
     def gradient(dloss: tf.Tensor, dnats: tf.Tensor) -> tf.Tensor:
-      softmax = tf.exp(logits - norm)
-      dlogits = softmax * (dloss + dnats)[:, None]
+      dlogits = tf.nn.softmax(logits) * (dloss + dnats)[:, None]
       if smoothing:
         dlogits -= (smoothing * dloss / vocab)[:, None]
       at_label = (1.0 - smoothing) * dloss + dnats

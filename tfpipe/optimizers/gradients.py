@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfpipe.lazy import tf
+from tfpipe.packed import PackedTensors
 from tfpipe.spelling import nearest
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ HOST = "/device:CPU:0"
 
 def dense_gradients(
   weights: Mapping[str, tf.Variable], gradients: Mapping[str, Gradient]
-) -> dict[str, tf.Tensor]:
+) -> Mapping[str, tf.Tensor]:
   """Returns each weight's gradient as a dense float32 tensor on the weight's device.
+
+  Those that are packed are so already, and stay packed.
 
   Rows that `tf.IndexedSlices` name repeatedly are summed. An optimizer with moments
   changes every row at every update, so a dense gradient costs no more than the update.
@@ -31,6 +34,8 @@ def dense_gradients(
       raise ValueError(
         f"gradient of an unknown weight {name!r}{nearest(name, weights)}"
       )
+  if isinstance(gradients, PackedTensors) and len(gradients) == len(weights):
+    return gradients
   dense = {}
   for name, weight in weights.items():
     with tf.device(weight.device):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tfpipe.lazy import tf
 from tfpipe.optimizers.groups import Kind, opened, specs_of_handles
 from tfpipe.optimizers.rule import Rule, Scalars
+from tfpipe.packed import unpack, variants
 from tfpipe.traced import Function, read, trace
 
 
@@ -17,7 +18,7 @@ class GroupFunctions:
 
   Attributes:
     rule: how a weight learns.
-    packed: whether functions take the variables of a group as one value.
+    packed: whether functions take the sums, and the variables, of a group as one value.
   """
 
   rule: Rule
@@ -52,30 +53,42 @@ class GroupFunctions:
 
     def body(divisor: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
       halves = []
-      for shape, l2, total, handle in zip(
-        *kind, args[:count], self._opened(args[count:], count), strict=True
-      ):
+      given = self._opened(kind, count, args)
+      for shape, l2, total, handle in zip(*kind, *given, strict=True):
         weight = read(handle, shape) if l2 else None
         halves.append(tf.nn.l2_loss(self.rule.mean(total, divisor, weight)))
       return [tf.stack(halves)]
 
-    variables = specs_of_handles(count, packed=self.packed)
-    return trace(body, [tf.TensorSpec([]), *_specs(kind), *variables])
+    return trace(body, [tf.TensorSpec([]), *self._specs(kind, count)])
 
-  def _opened(self, given: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
-    return opened(given, count, packed=self.packed)
+  def _specs(self, kind: Kind, num_variables: int) -> list[tf.TensorSpec]:
+    """Gives the specs of the sums of a group and of so many variables."""
+    sums = [tf.TensorSpec(shape) for shape in kind.shapes]
+    variables = specs_of_handles(num_variables, packed=self.packed)
+    return [*(variants(1) if self.packed else sums), *variables]
+
+  def _opened(
+    self, kind: Kind, num_variables: int, args: Sequence[tf.Tensor]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Gives the sums of a group and the handles of so many variables."""
+    count = 1 if self.packed else len(kind.shapes)
+    sums, variables = list(args[:count]), args[count:]
+    if self.packed:
+      sums = unpack(sums[0], [tf.TensorSpec(shape) for shape in kind.shapes])
+    return sums, opened(variables, num_variables, packed=self.packed)
 
   def _make_l2_halves(self, kind: Kind) -> Function:
     """Makes the function (weights) → sum(x²)/2 of those with an L2 term, else 0."""
+    count = len(kind.shapes)
 
     def body(*variables: tf.Tensor) -> list[tf.Tensor]:
+      handles = opened(variables, count, packed=self.packed)
       halves = [
         tf.nn.l2_loss(read(handle, shape)) if l2 else tf.zeros([])
-        for shape, l2, handle in zip(*kind, self._opened(variables, count), strict=True)
+        for shape, l2, handle in zip(*kind, handles, strict=True)
       ]
       return [tf.stack(halves)]
 
-    count = len(kind.shapes)
     return trace(body, specs_of_handles(count, packed=self.packed))
 
   def _make_assign(self, kind: Kind) -> Function:
@@ -90,8 +103,8 @@ class GroupFunctions:
     def body(*args: tf.Tensor) -> list[tf.Tensor]:
       divisor, factor, rate, measure, count, ema_rate, *rest = args
       scalars = Scalars(divisor, factor, rate, count, ema_rate)
-      totals, given = rest[: len(slots)], rest[len(slots) :]
-      variables = iter(self._opened(given, number))
+      totals, handles = self._opened(kind, number, rest)
+      variables = iter(handles)
       changes: list[tuple[tf.Tensor, tf.Tensor]] = []
       for shape, l2, own, total in zip(*kind, slots, totals, strict=True):
         handle = next(variables)
@@ -128,16 +141,11 @@ class GroupFunctions:
     scalars = [tf.TensorSpec([])] * 5
     # What is int32 stays on the host, where a GPU's branches are decided.
     scalars.insert(3, tf.TensorSpec([], tf.int32))
-    variables = specs_of_handles(self._num_variables(kind), packed=self.packed)
-    return [*scalars, *_specs(kind), *variables]
+    return [*scalars, *self._specs(kind, self._num_variables(kind))]
 
 
 def _assign(handle: tf.Tensor, value: tf.Tensor) -> None:
   tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _specs(kind: Kind) -> list[tf.TensorSpec]:
-  return [tf.TensorSpec(shape) for shape in kind.shapes]
 
 
 def _halves_of_changes(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfpipe.lazy import tf
 from tfpipe.optimizers.state import static_shape
-from tfpipe.packed import pack_handles, unpack
+from tfpipe.packed import pack_handles, unpack, variants
 from tfpipe.traced import Function, call, handle_specs, specs, trace
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class Kind(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Weights of one layer on one device, in the order of their names.
+  """Weights of one layer on one device.
 
   Attributes:
     device: where they are, with all that belongs to them.
-    names: their names.
+    names: their names, in the order of their sums.
     kind: what their functions depend on.
   """
 
@@ -47,11 +47,20 @@ class Group:
   kind: Kind
 
 
-def groups(replica: Replica, l2_names: Sequence[str]) -> list[Group]:
-  """Groups the weights of a replica by device and by the first part of their names."""
+def groups(
+  replica: Replica, l2_names: Sequence[str], order: Iterable[str]
+) -> list[Group]:
+  """Groups the weights of a replica by device and by the first part of their names.
+
+  Args:
+    replica: whose weights.
+    l2_names: of those with an L2 term.
+    order: names of all of them, those of each group in its order.
+  """
   found: dict[tuple[str, str], list[str]] = {}
-  for name, weight in replica.weights.items():
-    found.setdefault((weight.device, name.partition("/")[0]), []).append(name)
+  for name in order:
+    device = replica.weights[name].device
+    found.setdefault((device, name.partition("/")[0]), []).append(name)
   return [
     Group(
       device,
@@ -116,7 +125,7 @@ def handles(variables: Sequence[tf.Variable], *, packed: bool) -> list[tf.Tensor
 def specs_of_handles(count: int, *, packed: bool) -> list[tf.TensorSpec]:
   """Gives the specs of what `handles` gives for so many variables."""
   if packed:
-    return [tf.TensorSpec([], tf.variant), *handle_specs(1)]
+    return [*variants(1), *handle_specs(1)]
   return handle_specs(count)
 
 

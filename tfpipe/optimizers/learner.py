@@ -239,9 +239,9 @@ class Learner:
         examples of this call (not of its mean), times the loss scale if there is one.
       weight: scalar, the total weight of these examples.
       measure: bool scalar, whether `update_norm` and `param_norm` are asked for.
-      packed: hand the variables of a layer to its update as one value, so that the
-        graph does not grow with them. It cannot be compiled as a whole then, and what
-        reads them in the same graph does not wait for the change.
+      packed: hand the sums of a layer, and its variables, to its update as one value,
+        so that the graph does not grow with them. It cannot be compiled as a whole
+        then, and what reads them in the same graph does not wait for the change.
 
     Returns:
       Scalars; in a call that only accumulates all are 0 but the rate and `l2_loss`:
@@ -266,6 +266,8 @@ class Learner:
     weight = tf.cast(weight, tf.float32)
     if self._accumulate_steps > 1:
       sums, weight = accumulate(self._state, sums, weight)
+    if self._strategy:
+      sums = dict(sums)  # replicas exchange tensors
     context = tf.distribute.get_replica_context()
     measure = tf.cast(measure, tf.int32)
     finish = functools.partial(self._finish, self._updates[packed])
@@ -314,7 +316,7 @@ class Learner:
     self,
     update: Update,
     strategy: tf.distribute.Strategy,
-    sums: dict[str, tf.Tensor],
+    sums: Mapping[str, tf.Tensor],
     weight: tf.Tensor,
     measure: tf.Tensor,
   ) -> Metrics:
@@ -332,7 +334,7 @@ class Learner:
     self,
     update: Update,
     strategy: tf.distribute.Strategy,
-    sums: dict[str, tf.Tensor],
+    sums: Mapping[str, tf.Tensor],
     weight: tf.Tensor,
     measure: tf.Tensor,
   ) -> Metrics:
@@ -352,7 +354,7 @@ class Learner:
     self,
     update: Update,
     strategy: tf.distribute.Strategy,
-    sums: dict[str, tf.Tensor],
+    sums: Mapping[str, tf.Tensor],
     weight: tf.Tensor,
     measure: tf.Tensor,
   ) -> Metrics:

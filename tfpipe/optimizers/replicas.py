@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from tfpipe.lazy import tf
-
-if TYPE_CHECKING:
-  Tensors = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +64,11 @@ def local_replicas(
 
 def sum_over_replicas(
   strategy: tf.distribute.Strategy,
-  tensors: Tensors,
+  tensors: Mapping[str, tf.Tensor],
   weight: tf.Tensor,
   variables: Mapping[str, tf.Variable],
   counter: tf.Variable,
-) -> tuple[list[Tensors], tf.Tensor]:
+) -> tuple[Sequence[Mapping[str, tf.Tensor]], tf.Tensor]:
   """Adds up tensors and loss weight of all replicas, in one exchange.
 
   Args:

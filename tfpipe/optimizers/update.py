@@ -21,6 +21,7 @@ from tfpipe.optimizers.groups import (
   handles,
 )
 from tfpipe.optimizers.state import SKIPS, STEP
+from tfpipe.packed import PackedTensors
 from tfpipe.traced import Function, call, call_one_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Update:
 
   Attributes:
     rule: how each weight learns.
-    packed: whether functions take the variables of a layer as one value.
+    packed: whether functions take the sums, and the variables, of a layer as one value.
   """
 
   rule: Rule
@@ -82,8 +83,9 @@ class Update:
       divisor = tf.where(usable, weight, 1.0)
       scale = loss_scale.read(first)
       divisor = divisor * scale["loss_scale"] if scale else divisor
-    found = groups(first, l2_names)
-    halves = self._halves(found, first, sums[0], divisor)
+    if self.packed:
+      sums = [_packable(own) for own in sums]
+    halves = self._halves(first, sums[0], l2_names, divisor)
     l2_loss = self._l2_loss(first, l2_names)
     with tf.device(HOST):
       nonfinite = ~tf.math.is_finite(halves)
@@ -142,15 +144,19 @@ class Update:
     return rate * self.schedule.value(done)
 
   def _halves(
-    self, found: Sequence[Group], replica: Replica, sums: Tensors, divisor: tf.Tensor
+    self,
+    replica: Replica,
+    sums: Tensors,
+    l2_names: Sequence[str],
+    divisor: tf.Tensor,
   ) -> tf.Tensor:
     """Returns `sum(x²)/2` of each mean gradient, in the order of the weights."""
     own = {
       group: [
-        *[sums[name] for name in group.names],
+        *_sums_of(group, sums),
         *self._handles([replica.weights[name] for name in group.names]),
       ]
-      for group in found
+      for group in groups(replica, l2_names, sums)
     }
     return self._gathered("halves", own, [divisor], list(replica.weights))
 
@@ -162,7 +168,7 @@ class Update:
       return tf.constant(0.0)
     own = {
       group: self._handles([replica.weights[name] for name in group.names])
-      for group in groups(replica, l2_names)
+      for group in groups(replica, l2_names, replica.weights)
     }
     halves = self._gathered("l2_halves", own, [], list(replica.weights))
     with tf.device(HOST):
@@ -230,10 +236,10 @@ class Update:
     halves: list[list[tf.Tensor]] = []
     names: list[str] = []
     for replica, replica_sums in zip(replicas, sums, strict=True):
-      for device, found in by_device(groups(replica, l2_names)).items():
+      for device, found in by_device(groups(replica, l2_names, replica_sums)).items():
         own = {
           group: [
-            *[replica_sums[name] for name in group.names],
+            *_sums_of(group, replica_sums),
             *self._handles(self._variables(replica, group)),
           ]
           for group in found
@@ -273,6 +279,18 @@ class Update:
     if not self.ema_ramp:
       return decay
     return tf.minimum(decay, (1 + count) / (10 + count))
+
+
+def _packable(sums: Tensors) -> PackedTensors:
+  return sums if isinstance(sums, PackedTensors) else PackedTensors({}, {}, sums)
+
+
+def _sums_of(group: Group, sums: Tensors) -> list[tf.Tensor]:
+  """Returns what a shared function takes for the gradient sums of a group."""
+  if isinstance(sums, PackedTensors):
+    with tf.device(group.device):
+      return [sums.packed(group.names)]
+  return [sums[name] for name in group.names]
 
 
 def _sum(halves: tf.Tensor) -> tf.Tensor:

@@ -18,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.packed import unpack, unpack_as_node
+from tfpipe.packed import PackedTensors, unpack, unpack_as_node, variants
 from tfpipe.pipeline import micro_batch
 from tfpipe.pipeline.call import reference
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_call import CellCall
 from tfpipe.pipeline.clock import Clock
+from tfpipe.pipeline.gradient_sums import by_weight
 from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.pipeline.weight_reader import WeightReader
@@ -318,21 +319,19 @@ class _Step:
         tf.reshape(tf.stack(self._times), [-1, 2]) if self._clock else None,
       )
 
-  def _gradient_sums(self) -> dict[str, tf.Tensor]:
-    """Adds the contributions of all uses of a weight, in layer order, on its device."""
-    uses: dict[str, list[tf.Tensor]] = {}
+  def _gradient_sums(self) -> PackedTensors:
+    """Gives the sums of all weights; those of a layer stay packed."""
+    layers = []
     for copy, sums in sorted(self._sums.items()):
       names = self._b._cells[copy.stage].weight_names()
       gradient = self._b._gradients[copy.stage]
       with tf.device(self._device(copy)):
-        values = unpack_as_node(sums[0], gradient.summed) if sums else []
-      for place, value in zip(gradient.weights, values, strict=True):
-        uses.setdefault(names[place], []).append(value)
-    sums = {}
-    for name, values in uses.items():
-      with tf.device(self._b._weights[name].device):
-        sums[name] = total(values)
-    return sums
+        packs = unpack_as_node(sums[0], variants(len(gradient.summed))) if sums else []
+      layers += [
+        (tuple(names[place] for place in places), packed)
+        for places, packed in zip(gradient.weights, packs, strict=True)
+      ]
+    return by_weight(layers, self._b._weights)
 
   def _pooled_moments(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     pooled = {}

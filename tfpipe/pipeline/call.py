@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 
 from tfpipe.lazy import tf
+from tfpipe.packed import pack, unpack, variants
 from tfpipe.pipeline.clock import HOST
 from tfpipe.pipeline.subgraph import GraphCutter
 from tfpipe.traced import Function, call, specs, trace
@@ -47,11 +48,12 @@ class Call:
     known: tensors that are known when it is called.
     wanted: tensors that it gives.
     summed: tensors that it gives behind them, each added to a sum if there is one.
+      They and their sums travel packed, but in code that is compiled.
     execution: how it is run.
 
   Attributes:
     reads: places of the known tensors that it reads, and so is called with.
-    num_summed: how many are summed.
+    num_summed: as how many tensors it gives the summed ones.
   """
 
   def __init__(
@@ -69,7 +71,8 @@ class Call:
     self._num_wanted = len(wanted)
     self._given = [known[place] for place in self.reads]
     self._summed = list(summed)
-    self.num_summed = len(summed)
+    self._packs = bool(summed) and not execution.xla
+    self.num_summed = 1 if self._packs else len(summed)
     self._cut, self._calls_others = cutter.cut(self._given, [*wanted, *summed])
 
   def __call__(
@@ -79,8 +82,7 @@ class Call:
 
     Args:
       values: what it reads.
-      sums: one for each summed tensor, which is added to it. None: what is summed
-        begins new sums.
+      sums: what the summed tensors are added to. None: they begin new sums.
     """
     serial = self._execution.serial and not self._calls_others
     if sums is None:
@@ -89,16 +91,25 @@ class Call:
 
   @functools.cached_property
   def _first(self) -> Function:
-    return trace(lambda *args: self._cut(args), specs(self._given))
+    return trace(lambda *args: self._packed(self._cut(args)), specs(self._given))
 
   @functools.cached_property
   def _adding(self) -> Function:
-    count = len(self._given)
+    count, own = len(self._given), specs(self._summed)
 
     def body(*args: tf.Tensor) -> list[tf.Tensor]:
       found = self._cut(args[:count])
+      sums = unpack(args[count], own) if self._packs else args[count:]
       # The sum is written over the gradient, which is in the cache.
-      pairs = zip(args[count:], found[self._num_wanted :], strict=True)
-      return [*found[: self._num_wanted], *[total + value for total, value in pairs]]
+      pairs = zip(sums, found[self._num_wanted :], strict=True)
+      added = [total + value for total, value in pairs]
+      return self._packed([*found[: self._num_wanted], *added])
 
-    return trace(body, specs([*self._given, *self._summed]))
+    sums = variants(1) if self._packs else own
+    return trace(body, [*specs(self._given), *sums])
+
+  def _packed(self, found: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Packs the last tensors, if they travel so."""
+    if not self._packs:
+      return found
+    return [*found[: self._num_wanted], pack(found[self._num_wanted :])]

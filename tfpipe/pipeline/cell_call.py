@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.packed import pack, unpack
+from tfpipe.packed import pack, unpack, variants
 from tfpipe.pipeline.bundle import Bundle, Wire
 from tfpipe.pipeline.call import Call
 from tfpipe.traced import Function, call, trace
@@ -75,7 +75,8 @@ class CellCall:
     needed: what it reads of that; other values may be among them.
     given: what it gives.
     body: `Values` (and sums of weight gradients, or None) → gradients of weights.
-    summed: what these gradients are like. They are given last, as a bundle.
+    summed: what these gradients are like, by layer. They are given last, as a bundle of
+      one bundle for each layer that has some.
   """
 
   def __init__(
@@ -86,7 +87,7 @@ class CellCall:
     needed: Iterable[Wire],
     given: Sequence[Item],
     body: Callable[[Values, Sums], list[tf.Tensor]],
-    summed: Sequence[tf.TensorSpec] = (),
+    summed: Sequence[Sequence[tf.TensorSpec]] = (),
   ) -> None:
     read = cell.sources(needed)
     self._cell, self._body = cell, body
@@ -98,7 +99,7 @@ class CellCall:
     self._known = [known[place] for place in self._places]
     self._given = list(given)
     self._specs = [[specs[wire] for wire in _wires(item)] for item in self._known]
-    self._summed = list(summed)
+    self._summed = [list(own) for own in summed if own]
     self._functions: dict[bool, Function] = {}
 
   def __call__(
@@ -130,27 +131,31 @@ class CellCall:
 
     Compiled code knows no bundles: what is compiled is what is between.
     """
-    specs = [*self._specs, *([self._summed] if adds else [])]
     token = tf.TensorSpec([], tf.int64)
-    compute = self._compute
-    if self._cell.execution.xla:
-      flat = [spec for own in specs for spec in own]
-      compute = trace(compute, [token, *flat], xla=True)
     packed = [isinstance(item, Bundle) for item in self._known]
-    packed += [True] if adds else []
+    xla = self._cell.execution.xla
+    compute = self._compute
+    if xla:
+      sums = self._summed if adds else []
+      flat = [spec for own in [*self._specs, *sums] for spec in own]
+      compute = trace(compute, [token, *flat], xla=True)
 
     def body(token: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
       tensors = [
         tensor
-        for arg, own, is_packed in zip(args, specs, packed, strict=True)
+        for arg, own, is_packed in zip(args, self._specs, packed, strict=False)
         for tensor in (unpack(arg, own) if is_packed else [arg])
       ]
-      *found, token = compute(token, *tensors)
+      sums = unpack(args[-1], variants(len(self._summed))) if adds else []
+      if xla:
+        pairs = zip(sums, self._summed, strict=True) if adds else ()
+        sums = [tensor for pair in pairs for tensor in unpack(*pair)]
+      *found, token = compute(token, *tensors, *sums)
       return [*self._pack(found), token]
 
-    variant = tf.TensorSpec([], tf.variant)
-    pairs = zip(specs, packed, strict=True)
-    return trace(body, [token, *[variant if p else own[0] for own, p in pairs]])
+    pairs = zip(self._specs, packed, strict=True)
+    known = [spec for own, p in pairs for spec in (variants(1) if p else own)]
+    return trace(body, [token, *known, *variants(int(adds))])
 
   def _compute(self, token: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
     """Gives what is given and the gradients, one by one, and the token."""
@@ -170,6 +175,9 @@ class CellCall:
       own = [next(rest) for _ in _wires(item)]
       items.append(pack(own) if isinstance(item, Bundle) else own[0])
     dweights = list(rest)
+    if self._cell.execution.xla:
+      rest = iter(dweights)
+      dweights = [pack([next(rest) for _ in own]) for own in self._summed]
     return [*items, *([pack(dweights)] if dweights else [])]
 
 

@@ -26,8 +26,8 @@ class CellGradient:
   Attributes:
     dxs: for each input tensor, whether there is a gradient with respect to it.
     num_dxs: how many there are.
-    weights: places in theta of the weights that have a gradient, in order.
-    summed: shapes and dtypes of these gradients.
+    weights: by layer, places in theta of the weights that have a gradient, in order.
+    summed: by layer, shapes and dtypes of these gradients.
     kept: what is kept, as bundles: what only B reads can go before W.
   """
 
@@ -49,9 +49,7 @@ class CellGradient:
       [first + place for place in gradient.weights]
       for first, gradient in zip(firsts, layers, strict=False)
     ]
-    self.weights = tuple(place for own in places for place in own)
-    # Where the gradients of each layer's weights begin among the cell's.
-    self._starts = list(itertools.accumulate(map(len, places), initial=0))
+    self.weights = [own for own in places if own]
     self._specs = dict(cell.specs)
     self._known: list[list[Wire]] = []
     for index, (function, gradient) in enumerate(zip(cell.layers, layers, strict=True)):
@@ -60,7 +58,7 @@ class CellGradient:
       dys = self._name("dy", index, gradient.dys)
       self._name("carried", index, gradient.carried)
       self._known.append([*outputs[count:], *dys])
-    self.summed = [cell.specs["arg", place] for place in self.weights]
+    self.summed = [[cell.specs["arg", n] for n in own] for own in self.weights]
     self._dys = self._known[-1][len(layers[-1].kept) :]
     self._dxs: list[Wire] = [("dy", -1, n) for n in range(self.num_dxs)]
     self._forwards = (
@@ -164,22 +162,24 @@ class CellGradient:
     Args:
       calls: the functions.
       values: what they are called with, and what they give.
-      sums: of weight gradients.
+      sums: of weight gradients, in order.
       again: whether what is kept of each layer is computed before.
 
     Returns:
       the gradients of all weights, if the functions give them, in order.
     """
     found: list[list[tf.Tensor]] = []
+    rest = list(sums or ())
     for index in reversed(range(len(calls))):
       part, gradient = calls[index], self._layers[index]
       if again:
         reads = self._layer_reads(index, gradient.again)
         kept = values.call(index, gradient.again, reads)
         values.put("out", index, kept, len(self._cell.layers[index].outputs))
-      own = slice(self._starts[index], self._starts[index + 1])
+      first = len(rest) - part.num_summed if rest else 0
+      own, rest = rest[first:], rest[:first]
       reads = self._layer_reads(index, part)
-      given = values.call(index, part, reads, None if sums is None else sums[own])
+      given = values.call(index, part, reads, own or None)
       first = len(given) - part.num_summed
       if first:  # W gives nothing else
         values.put("dy", index - 1, given[: gradient.num_dxs])
@@ -193,7 +193,7 @@ class CellGradient:
     carried: Sequence[Bundle],
     given: Sequence[Item],
     body: Callable[[Values, Sums], list[tf.Tensor]],
-    summed: Sequence[tf.TensorSpec] = (),
+    summed: Sequence[Sequence[tf.TensorSpec]] = (),
   ) -> CellCall:
     known: list[Item] = [*self._cell.args, *self.kept, *self._dys, *carried]
     again = self._reads([g.again for g in self._layers]) if self._remat else {}

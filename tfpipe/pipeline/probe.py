@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.lazy import tf
-from tfpipe.packed import pack, unpack
+from tfpipe.packed import pack, unpack, variants
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.structure import is_differentiable
 
@@ -112,7 +112,10 @@ class Probe:
         with tf.name_scope(f"probe{len(calls) - len(gradients) - 1}/backward"):
           found, token = gradient.backward([*values, *dys], token)
         dys = found[: gradient.num_dxs]
-        dweights = _unpacked(found[gradient.num_dxs :], gradient.summed)
+        layers = variants(len(gradient.summed))
+        by_layer = _unpacked(found[gradient.num_dxs :], layers)
+        pairs = zip(by_layer, gradient.summed, strict=True)
+        dweights = [tensor for pair in pairs for tensor in unpack(*pair)]
         gradients.append(_finite([*dys, *dweights]))
     return tf.stack([tf.stack(flags) for flags in (weights, outputs, gradients[::-1])])
 

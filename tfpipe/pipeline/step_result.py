@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tfpipe.lazy import tf
+from tfpipe.packed import PackedTensors
 
 Metrics: TypeAlias = "dict[str, tuple[tf.Tensor, tf.Tensor]]"
 
@@ -25,7 +26,7 @@ class StepResult:
       started and ended; None unless asked for.
   """
 
-  gradient_sums: dict[str, tf.Tensor]
+  gradient_sums: PackedTensors
   metrics: Metrics
   moments: dict[str, tuple[tf.Tensor, tf.Tensor]]
   micro_batch_losses: tf.Tensor

@@ -18,6 +18,7 @@ from tfpipe.packed import (
   pack_handles,
   unpack,
   unpack_as_node,
+  variants,
 )
 from tfpipe.structure import static_shape
 from tfpipe.traced import Function, call, handle_specs, read, trace
@@ -63,12 +64,12 @@ class WeightReader:
     if shapes not in self._functions:
       body = self._read_chunks if len(chunks(shapes)) > 1 else _read_all
       own = functools.partial(body, shapes)
-      self._functions[shapes] = trace(own, [tf.TensorSpec([], tf.variant)])
+      self._functions[shapes] = trace(own, variants(1))
     return call(self._functions[shapes], [packed])[0]
 
   def _read_chunks(self, shapes: _Shapes, packed: tf.Tensor) -> list[tf.Tensor]:
     parts = [tuple(chunk) for chunk in chunks(shapes)]
-    found = unpack(packed, [tf.TensorSpec([], tf.variant)] * len(parts))
+    found = unpack(packed, variants(len(parts)))
     return [pack([self._call(*pair) for pair in zip(parts, found, strict=True)])]
 
 

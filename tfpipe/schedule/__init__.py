@@ -20,7 +20,7 @@ from tfpipe.schedule import (
   zero_bubble,
 )
 from tfpipe.schedule.action import KINDS, Action, Kind
-from tfpipe.schedule.generate import SizeError
+from tfpipe.schedule.generate import SizeError, without_needless_recomputation
 from tfpipe.schedule.memory import InFlight, in_flight
 from tfpipe.schedule.schedule import Schedule, dependencies, order
 from tfpipe.schedule.validate import validate
@@ -44,6 +44,7 @@ __all__ = [
   "order",
   "read",
   "validate",
+  "without_needless_recomputation",
 ]
 
 Generator = Callable[..., Schedule]

@@ -6,6 +6,7 @@ actions. Recomputations and updates are added to all of them here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from tfpipe.schedule.action import Action
@@ -23,6 +24,7 @@ __all__ = [
   "looped",
   "straight",
   "v_shaped",
+  "without_needless_recomputation",
 ]
 
 Work = tuple[int, int]
@@ -151,6 +153,22 @@ def finish(
       (*actions, *last) for actions, last in zip(lists, updates, strict=True)
     ),
   )
+
+
+def without_needless_recomputation(schedule: Schedule) -> Schedule:
+  """Takes out each recomputation right behind its own forward on a device.
+
+  There, as on the last stage of 1F1B, what it would compute is still held.
+  """
+  lists = []
+  for actions in schedule.actions:
+    pairs = zip((None, *actions), actions, strict=False)
+    lists.append(tuple(a for before, a in pairs if not _is_needless(before, a)))
+  return dataclasses.replace(schedule, actions=tuple(lists))
+
+
+def _is_needless(before: Action | None, action: Action) -> bool:
+  return action.kind == "R" and before == action._replace(kind="F")
 
 
 def _with_recomputation(actions: Iterable[Action]) -> Iterator[Action]:
