@@ -30,7 +30,8 @@ from absl import app, flags
 
 from tfpipe import error_text
 from tfpipe.params import Params
-from tfpipe.program import refusal, streams
+from tfpipe.pipeline import placement
+from tfpipe.program import quiet, refusal, streams
 from tfpipe.spelling import nearest
 from tfpipe.trainer import FLAGS, model_params
 from tools import tpu_subject
@@ -88,12 +89,21 @@ def _params() -> Params:
 def _checked(subject: Subject) -> Findings:
   """Checks; a stage's module is loaded for that stage only."""
   stage = importlib.import_module(f"tools.tpu_{_STAGE.value}")
+  number = len(subject.plan.cells) * subject.plan.num_replicas
   if _STAGE.value != "aot":
+    _start(number)
     return stage.check(subject)
   cell = -1 if _CELL.value is None else _CELL.value
-  number = len(subject.plan.cells) * subject.plan.num_replicas
   chips = stage.topology(_TOPOLOGY.value, number)
+  _start(number)
   return stage.check(subject, chips, cell)
+
+
+def _start(number: int) -> None:
+  """Starts TensorFlow, with logical CPUs for so many devices."""
+  with quiet.start_up():
+    # An only one would have no name of its own.
+    placement.resolve("cpu", max(number, 2))
 
 
 def _run(subject: Subject) -> None:

@@ -11,6 +11,7 @@ from tfpipe.lazy import tf
 from tfpipe.optimizers.learner import Learner
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.pipeline import Pipeline
+from tfpipe.program import quiet
 from tfpipe.spmd import strategies
 from tfpipe.spmd.devices import Devices
 from tfpipe.spmd.feed import Feeder
@@ -35,7 +36,8 @@ def check(subject: Subject) -> Findings:
   program = subject.program()
   number, stages = program.num_replicas, program.network.sizes.stages
   names = placement.resolve("cpu", max(number, 2))[:number]
-  strategy, exchanges = strategies.virtual(names)
+  with quiet.notes():
+    strategy, exchanges = strategies.virtual(names)
   devices = Devices(program, strategy, exchanges)
   feeder = Feeder(strategy, program.network.batch, stages)
   pipeline, learner = _one_device(subject, names[0])
@@ -59,7 +61,7 @@ def check(subject: Subject) -> Findings:
     for given, update in ((outputs[0], outputs[0]["update"]), (expected, report))
   )
   _compare(found, "losses, norm and rate", own, other, MARGIN)
-  vectors = [output["gradients"].numpy() for output in outputs]
+  vectors = [output["gradients"].numpy() for output in outputs[:stages]]
   gradients = expected["gradient_sums"].items()
   _compare(
     found,

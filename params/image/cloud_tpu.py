@@ -15,13 +15,9 @@ from tfpipe.cloud_tpu import OnCloudTpu
 
 @registry.Register
 class AmoebaNetB18x512(OnCloudTpu, paper.AmoebaNetB18x512):
-  """557M weights, ImageNet at 480×480, four chips of v5p.
+  """557M weights, ImageNet at 480×480, four chips of v5e."""
 
-  For v5e libtpu's compiler refuses the first stage: few channels of large pictures take
-  several times their memory in the tiles of a core.
-  """
-
-  SLICE, HARDWARE = "v5p-8", "tpu_v5p"
+  SLICE, HARDWARE = "v5litepod-4", "tpu_v5e"
 
 
 @registry.Register

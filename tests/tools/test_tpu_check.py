@@ -63,6 +63,15 @@ def test_the_virtual_run_passes(tf, capsys, stages, number, name):
   assert "stage virtual: passed, not on a TPU" in text
 
 
+def test_two_pipelines_do_what_one_device_does(tf, capfd):
+  given = [*flags_of(2, 4), "--set=pipeline.num_replicas=2", "--stage=virtual"]
+  assert run(*given) == 0
+  shown = capfd.readouterr()
+  assert "R=2, K=2, M=4, gpipe+R in 5 ticks" in shown.out
+  assert "4 virtual CPU devices" in shown.out
+  assert not shown.err
+
+
 def test_the_graph_of_a_strategy_passes(tf, capsys):
   assert run(*flags_of(3, 2), "--stage=graph") == 0
   text = capsys.readouterr().out

@@ -20,10 +20,12 @@ class Execution:
   Attributes:
     serial: whether the ops of a call run one after the other.
     xla: whether the functions of cells are compiled with XLA.
+    packs: whether sums of gradients travel packed, which no compiler can read.
   """
 
   serial: bool = False
   xla: bool = False
+  packs: bool = True
 
 
 PLAIN = Execution()
@@ -71,7 +73,7 @@ class Call:
     self._num_wanted = len(wanted)
     self._given = [known[place] for place in self.reads]
     self._summed = list(summed)
-    self._packs = bool(summed) and not execution.xla
+    self._packs = bool(summed) and execution.packs and not execution.xla
     self.num_summed = 1 if self._packs else len(summed)
     self._cut, self._calls_others = cutter.cut(self._given, [*wanted, *summed])
 

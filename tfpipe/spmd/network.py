@@ -10,6 +10,7 @@ from tfpipe.layers.base import Layer
 from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.pipeline import checks, mixed_precision
+from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.cell import Cell, gradient_keys, make_cells
 from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.pipeline.pipeline import declared_weights
@@ -113,7 +114,8 @@ class StagedNetwork:
     }
     entering = tuple(part[name] for name in self.input_fields)
     inputs: Any = entering if len(entering) > 1 else next(iter(entering))
-    return make_cells(self.layers, self.ranges, inputs, part)
+    how = Execution(packs=False)
+    return make_cells(self.layers, self.ranges, inputs, part, execution=how)
 
   def _seed_keys(self) -> dict[str, int]:
     return {
