@@ -35,6 +35,15 @@ def make(name, *changes):
     ),
     (("train.steps_per_call=0",), "train.steps_per_call=0: must be a whole number"),
     ((STEPS,), "train.steps_per_call=2: must be 1 with pipeline.backend='devices'"),
+    ((SPMD, "pipeline.num_replicas=0"), "num_replicas=0: must be a whole number, at"),
+    (
+      ("pipeline.num_replicas=2",),
+      "pipeline.num_replicas=2: must be 1 with pipeline.backend='devices'",
+    ),
+    (
+      (SPMD, "pipeline.num_replicas=3", "pipeline.num_micro_batches=4"),
+      "num_replicas=3: must divide pipeline.num_micro_batches=4, which the pipelines s",
+    ),
     ((SPMD, STEPS), "steps_per_call=2: must divide train.log_interval_steps=1"),
     (
       (SPMD, STEPS, "train.log_interval_steps=2", "train.max_steps=5"),
@@ -103,6 +112,19 @@ def test_the_prediction_says_that_devices_meet():
   # Two stages, two micro-batches: 2 + 1 ticks of forwards, and as many of backwards, of
   # which the last stage begins in the tick of its last forward.
   assert "meet at the end of each of 5 ticks" in note
+
+
+def test_pipelines_share_the_micro_batches():
+  one, two = (
+    make(IMAGE, SPMD, "pipeline.num_micro_batches=4", f"pipeline.num_replicas={number}")
+    for number in (1, 2)
+  )
+  assert two.costs == one.costs
+  assert two.schedule == make(IMAGE, "pipeline.num_micro_batches=2").schedule
+  assert "2 pipelines of 2 cells x 2 micro-batches" in plan.summary(two)
+  assert two.bubble > one.bubble
+  batch = [sum(stage.batch for stage in made.stages) for made in (one, two)]
+  assert batch[0] == 2 * batch[1]
 
 
 def test_a_search_tries_what_the_back_end_can_run(capsys):

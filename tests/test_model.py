@@ -82,7 +82,8 @@ def test_every_parameter_is_checked():
   # tests/program/test_guard_params.py
   guards = {"loss_spike", "on_loss_spike", "step_timeout_secs"}
   # tests/test_backend.py
-  backend = {"pipeline.backend", "pipeline.tpu", "train.steps_per_call"}
+  backend = {"pipeline.backend", "pipeline.tpu", "pipeline.num_replicas"}
+  backend |= {"train.steps_per_call"}
   assert paths == {
     *_COUNTS,
     *backend,

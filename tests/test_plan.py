@@ -227,7 +227,7 @@ def test_zb_auto_is_made_for_the_times_of_the_run():
   schedule.validate(auto.schedule)
   for name in ("zb_h1", "zb_h2"):
     fixed = plan.make(params(3, 1, 2, schedule=name, **shape))
-    assert auto.timeline.longest_span <= fixed.timeline.longest_span
+    assert auto.timeline.makespan <= fixed.timeline.makespan
   auto = plan.make(params(*[1] * 4, schedule="zb_auto", stages_per_device=2, **shape))
   assert len(auto.cells) == 4
   # What is trained, without a name of hardware, is what was planned with one.
@@ -251,8 +251,14 @@ def test_the_update_of_a_copied_stage_takes_its_weights_there_and_gradients_back
   made = plan.make(params(5, 5, batch=2, schedule="chimera", **shape), SLOW)
   # One weight of 4 bytes each way: twice 3.5 s.
   assert made.times.update == (7, 7)
+  updates = [span for span in made.timeline.spans if span.action.kind == "U"]
+  assert sorted(span.end - span.start for span in updates) == [0, 0, 7, 7]
   straight = plan.make(params(5, 5, batch=2, schedule="gpipe", **shape), SLOW)
   assert straight.times.update == (0, 0)
+  # Of four copies, three have the weights from one and send it their gradients.
+  shape = {"num_partitions": 4, "num_micro_batches": 4, "num_pairs": 2}
+  made = plan.make(params(*[5] * 4, batch=4, schedule="chimera", **shape), SLOW)
+  assert made.times.update == (3 * 7,) * 4
 
 
 def test_devices_that_are_too_small_are_known():

@@ -240,16 +240,30 @@ def test_a_search_has_reasons_if_nothing_can_be_planned():
     plan_search.search(p, FAST)
 
 
+def test_why_a_single_partition_has_several_cells_is_said():
+  note = "(more cells than one in a single partition need less memory"
+  p, given = run(weights=1000), ["num_partitions", "num_micro_batches"]
+  p.pipeline.Set(num_micro_batches=16)
+  front = plan_search.search(p, FAST, given)
+  assert max(row.settings.get("stages_per_device", 0) for row in front.rows) > 1
+  assert note in plan_search.table(front, "")
+  # One micro-batch has nothing to be added to: what needs as much is shown plainly.
+  p.pipeline.Set(num_micro_batches=1)
+  front = plan_search.search(p, FAST, given)
+  assert {row.settings["schedule"] for row in front.rows} == {"gpipe"}
+  assert note not in plan_search.table(front, "")
+
+
 @pytest.mark.parametrize("name", [IMAGE, TEXT])
 def test_every_row_runs_as_it_is_printed(name, capsys):
   arguments = [f"--model={name}", "--mode=plan", "--hardware=cpu"]
   command.run(*arguments, "--search")
   lines = capsys.readouterr().out.splitlines()
-  assert lines[3] == (
+  first = 1 + lines.index(
     f"not beaten in devices, step and memory by any of these; --model={name} and"
   )
-  assert lines[4].split() == ["step", "memory", "bubble", "flags"]
-  rows = lines[5:]
+  header, *rows = lines[first:]
+  assert header.split() == ["step", "memory", "bubble", "flags"]
   assert len(rows) > 2
   for row in rows:
     flags = row[row.index("--") :].split()
@@ -257,10 +271,7 @@ def test_every_row_runs_as_it_is_printed(name, capsys):
     shown = capsys.readouterr().out
     step = row.split("  ")[0].strip()
     assert f"predicted step {step}, bubble" in shown
-    assert (
-      f" needs most, {row[len(lines[4].split('memory')[0]) :].split('  ')[0]} ("
-      in shown
-    )
+    assert f" needs most, {row[header.index('memory') :].split('  ')[0]} (" in shown
 
 
 def test_flags_that_are_given_bound_the_search_of_the_trainer(capsys):

@@ -65,6 +65,25 @@ def test_the_end_of_a_step_is_on_every_device_once(tmp_path):
   assert plan.make(looped).times.update == (1, 1, 1, 1)
 
 
+def test_a_weight_is_updated_once_whatever_copies_it_has(tmp_path):
+  path = measured(tmp_path, (9, 0, 0, 5), (2, 3, 4, 6), (1, 1, 1, 7), end=2)
+  p = params(1, 1, num_partitions=2, num_micro_batches=2, layer_times=path)
+  gpipe = plan.make(p)
+  p.pipeline.schedule = "chimera"
+  found, expected = (
+    [
+      sum(
+        s.end - s.start
+        for s in made.timeline.spans
+        if (s.device, s.action.kind) == (d, "U")
+      )
+      for d in (0, 1)
+    ]
+    for made in (plan.make(p), gpipe)
+  )
+  assert found == expected == [5 + 2, 13 + 2]
+
+
 def test_both_gradients_at_once_take_their_own_time_unless_they_are_split(tmp_path):
   # F, B, W, update, BW
   path = measured(tmp_path, (9, 0, 4, 0, 3), (2, 3, 4, 0, 6), (1, 1, 1, 0, 2))

@@ -98,15 +98,6 @@ def test_an_unequal_pipeline_waits_for_its_slowest_stage() -> None:
   ).makespan == (75)
 
 
-def test_updates_take_time_of_their_own() -> None:
-  times = StageTimes([1, 1], [1, 1], [1, 1], update=[5, 7])
-  timeline = simulate(make("gpipe", 2, 1), times)
-  # Both wait for the last gradient, though the second stage has all of its own at 4.
-  updates = [span for span in timeline.spans if span.action.kind == "U"]
-  assert sorted((span.start, span.end) for span in updates) == [(6, 11), (6, 13)]
-  assert timeline.busy == (8, 10)
-
-
 def test_each_border_may_have_its_own_transfer_time() -> None:
   timeline = simulate(make("gpipe", 3, 1), StageTimes.equal(3), [10, 100])
   assert timeline.makespan == 9 + 2 * 110

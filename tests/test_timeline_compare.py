@@ -78,6 +78,24 @@ def test_a_gap_with_all_values_on_the_device_is_the_hosts() -> None:
   assert (found.busy, found.host, found.waiting) == (3.5, 3.5, 0)
 
 
+def test_an_update_waits_for_the_gradients_of_all_devices() -> None:
+  # Device 1 has its own at 6 and waits for the other's until 9; then the host is late.
+  timeline = Timeline(
+    (
+      span("F", 0, 0, 0, 2),
+      span("F", 1, 0, 2, 4),
+      span("BW", 1, 0, 4, 6),
+      span("BW", 0, 0, 6, 9),
+      span("U", 0, 0, 10, 12),
+      span("U", 1, 0, 10, 12),
+    ),
+    2,
+  )
+  found = shares(GPIPE, timeline)
+  assert (found.step, found.host, found.transfer) == (12, 1, 0)
+  assert (found.busy, found.waiting) == (Fraction(7 + 6, 2), Fraction(4 + 5, 2))
+
+
 def test_an_action_without_a_span_passes_its_values_on() -> None:
   # Without the last stage's backward, the first waits for the forward behind it.
   spans = (span("F", 0, 0, 0, 2), span("F", 1, 0, 2, 5), span("BW", 0, 0, 6, 7))
@@ -93,21 +111,22 @@ def test_time_of_spans_that_overlap_counts_once() -> None:
 
 
 @given(
-  st.sampled_from(["gpipe", "1f1b"]),
-  st.integers(1, 5),
-  st.integers(1, 8),
+  st.sampled_from(schedule.NAMES),
+  st.integers(1, 3),
+  st.integers(1, 4),
   st.booleans(),
   st.data(),
 )
 def test_in_a_simulated_step_the_host_is_never_late(
-  name: str, k: int, m: int, remat: bool, data: st.DataObject
+  name: str, half: int, m: int, remat: bool, data: st.DataObject
 ) -> None:
-  times = [
-    data.draw(st.lists(st.integers(0, 9), min_size=k, max_size=k)) for _ in "fbw"
-  ]
+  made = schedule.make(name, 2 * half, 2 * m, remat)
+  k = made.num_stages
+  f, b, w, u = (
+    data.draw(st.lists(st.integers(0, 9), min_size=k, max_size=k)) for _ in range(4)
+  )
   borders = data.draw(st.lists(st.integers(0, 5), min_size=k - 1, max_size=k - 1))
-  made = schedule.make(name, k, m, remat)
-  found = shares(made, simulate(made, StageTimes(*times), borders))
+  found = shares(made, simulate(made, StageTimes(f, b, w, update=u), borders))
   assert found.host == 0
   assert found.busy + found.waiting + found.transfer == found.step
   if not any(borders):

@@ -50,6 +50,12 @@ def define(p: Params) -> None:
     "Cloud TPU whose cores train: its name, its address, or 'local' on a TPU VM; "
     "empty: none. Evaluation runs on the host.",
   )
+  p.Define(
+    "num_replicas",
+    1,
+    "Number R of pipelines, with backend='spmd': each, on K devices of its own, trains "
+    "M / R of the micro-batches, and all make one update together.",
+  )
 
 
 def define_steps(p: Params) -> None:
@@ -69,6 +75,7 @@ def check(p: Params) -> None:
     ValueError: naming the field, its value and what is allowed.
   """
   backend, tpu, steps = p.pipeline.backend, p.pipeline.tpu, p.train.steps_per_call
+  replicas = p.pipeline.num_replicas
   if backend not in BACKENDS:
     raise ValueError(
       f"pipeline.backend={backend!r}: must be one of {', '.join(BACKENDS)}"
@@ -76,21 +83,21 @@ def check(p: Params) -> None:
     )
   if not isinstance(tpu, str):
     raise ValueError(f"pipeline.tpu={tpu!r}: must be a name, or empty")
-  if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-    raise ValueError(
-      f"train.steps_per_call={steps!r}: must be a whole number, at least 1"
-    )
+  counts = {"train.steps_per_call": steps, "pipeline.num_replicas": replicas}
+  for field, count in counts.items():
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+      raise ValueError(f"{field}={count!r}: must be a whole number, at least 1")
   if backend == "devices":
     if tpu:
       raise ValueError(
         f"pipeline.tpu={tpu!r}: must be '' with pipeline.backend='devices'; --tpu sets "
         "both"
       )
-    if steps > 1:
-      raise ValueError(
-        f"train.steps_per_call={steps}: must be 1 with pipeline.backend='devices'"
-      )
+    for field, count in counts.items():
+      if count > 1:
+        raise ValueError(f"{field}={count}: must be 1 with pipeline.backend='devices'")
     return
+  micro_batches_each(p.pipeline)
   for field, allowed in _ALLOWED.items():
     value = p.Get(field)
     if value not in allowed:
@@ -108,6 +115,21 @@ def check(p: Params) -> None:
       raise ValueError(
         f"train.steps_per_call={steps}: must divide train.{name}={p.train.Get(name)}"
       )
+
+
+def micro_batches_each(pipe: Params) -> int:
+  """Gives the number of micro-batches of a mini-batch that each pipeline trains.
+
+  Raises:
+    ValueError: they do not get equally many.
+  """
+  replicas, number = pipe.num_replicas, pipe.num_micro_batches
+  if number % replicas:
+    raise ValueError(
+      f"pipeline.num_replicas={replicas}: must divide pipeline.num_micro_batches="
+      f"{number}, which the pipelines share"
+    )
+  return number // replicas
 
 
 def check_schedule(pipe: Params, schedule: Schedule) -> None:

@@ -56,7 +56,7 @@ class Draft:
     """Returns the times of the stages: in FLOPs if nothing is known of seconds.
 
     With hardware, the update of a stage that has copies takes the way of the weights
-    to a copy and that of its gradients back.
+    to each copy and that of its gradients back.
     """
     factor = 1.0
     if hardware and not self.measured:
@@ -66,10 +66,11 @@ class Draft:
       # It is as long on every device, and told by stage.
       end = self.measured.end * self.schedule.num_devices / len(self.cells)
       times = dataclasses.replace(times, update=[own + end for own in times.update])
-    if hardware is None or len(self.schedule.placement) == 1:
+    copies = len(self.schedule.placement) - 1
+    if hardware is None or not copies:
       return times
     updates = [
-      own + sum(map(hardware.transfer_secs, (state.weights, state.gradients)))
+      own + copies * sum(map(hardware.transfer_secs, (state.weights, state.gradients)))
       for own, state in zip(times.update, map(self._state_of, self.cells), strict=True)
     ]
     return dataclasses.replace(times, update=updates)
@@ -236,7 +237,7 @@ def _schedule_and_cells(
     made = schedule.make(
       pipe.schedule,
       number,
-      pipe.num_micro_batches,
+      backend.micro_batches_each(pipe),
       pipe.remat == "cell",
       **{option: pipe.Get(option) for option in model.SCHEDULE_OPTIONS},
     )

@@ -40,6 +40,7 @@ class Plan:
       planned, and as it would be with none (or, if it is none, with `cell`).
     hardware: what was planned for, None if nothing is known of it.
     same_devices: for each device of the schedule the first that has the same name.
+    num_replicas: of the pipeline, each on devices of its own; all else is of one.
     notes: what a reader should know of the prediction.
   """
 
@@ -53,6 +54,7 @@ class Plan:
   activations: dict[str, int]
   hardware: Hardware | None = None
   same_devices: tuple[int, ...] = ()
+  num_replicas: int = 1
   notes: tuple[str, ...] = ()
 
   @property
@@ -128,6 +130,7 @@ def make(
     activations=activations,
     hardware=hardware,
     same_devices=same,
+    num_replicas=p.pipeline.num_replicas,
     notes=(*_notes(draft, hardware, activations), *meeting),
   )
 
@@ -229,6 +232,8 @@ def summary(plan: Plan) -> str:
   cells = "1 cell" if len(plan.cells) == 1 else f"{len(plan.cells)} cells"
   if len(plan.cells) != num_devices:
     cells += f" on {num_devices} devices"
+  if plan.num_replicas > 1:
+    cells = f"{plan.num_replicas} pipelines of {cells}"
   secs = plan.step_secs
   step = f"step {units.format_secs(secs)}, " if secs is not None else ""
   return (

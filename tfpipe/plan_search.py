@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfpipe import draft, model
+from tfpipe import draft, model, schedule
 from tfpipe.draft import Draft
 from tfpipe.hardware import Hardware
 from tfpipe.network import Network
@@ -289,14 +289,29 @@ def table(front: Front, command: str) -> str:
     ]
     for row in front.rows
   ]
+  lines.append(
+    "(micro-batches of few rows are taken to be as efficient as those of many)"
+  )
+  if any(map(_cut_without_need, front.rows)):
+    lines.append(
+      "(more cells than one in a single partition need less memory: less is computed "
+      "again at once, and fewer gradients are there before they are added up)"
+    )
   return "\n".join(
     [
       *lines,
-      "(micro-batches of few rows are taken to be as efficient as those of many)",
       f"not beaten in devices, step and memory by any of these; {command} and",
       align(rows),
     ]
   )
+
+
+def _cut_without_need(row: Row) -> bool:
+  """Whether several cells are on the only device."""
+  name, stages = row.settings["schedule"], row.settings.get("stages_per_device", 0)
+  if name in schedule.NAMES:
+    stages = schedule.num_stages(name, 1, stages)
+  return row.settings["num_partitions"] == 1 and stages > 1
 
 
 def _listed(tried: Mapping[str, Sequence[Any]]) -> str:

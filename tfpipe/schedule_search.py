@@ -38,7 +38,10 @@ def zero_bubble(
   transfer_secs: Secs | Sequence[Secs] = 0,
   link_secs: Secs | Sequence[Secs] = 0,
 ) -> Schedule:
-  """Returns the schedule found whose longest span of a device is shortest.
+  """Returns the schedule found whose step is shortest.
+
+  Steps follow each other behind one update of all stages, so that their time counts; of
+  equals, the longest span of a device, by which the paper compares schedules.
 
   Tried are a greedy search under eight rules; the order of forwards and backwards of
   1F1B, ZB-H1 and ZB-H2 (of ZB-V with two stages a device) with weight gradients where
@@ -89,7 +92,7 @@ def zero_bubble(
   for lists in _candidates(problem):
     schedule = finish("zb_auto", num_micro_batches, [problem.placement], lists, remat)
     timeline = simulate(schedule, times, transfer_secs, link_secs)
-    found.append((timeline.longest_span, timeline.makespan, len(found), schedule))
+    found.append((timeline.makespan, timeline.longest_span, len(found), schedule))
   return min(found)[-1]
 
 

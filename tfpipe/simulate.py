@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfpipe.schedule.action import Action
@@ -28,8 +28,8 @@ class StageTimes:
     input_gradient: B of each stage.
     weight_gradient: W of each stage.
     recompute: R of each stage; as forward unless given.
-    update: U of each stage, with the exchange of gradients between its copies; 0 unless
-      given.
+    update: U of each stage, with the exchange of gradients and weights between its
+      copies; 0 unless given. Copies in pipes but the first have no update of their own.
     backward: BW of each stage; as B and W together unless given.
 
   Raises ValueError if there is not one time for each stage, or one is negative or not
@@ -82,6 +82,8 @@ class StageTimes:
 
   def secs(self, action: Action) -> Secs:
     """Returns how long an action takes."""
+    if action.kind == "U" and action.pipe:
+      return 0
     return action.size * self.by_kind[action.kind][action.stage]
 
 
@@ -93,9 +95,9 @@ def simulate(
 ) -> Timeline:
   """Returns the timeline of a valid schedule, from an idle start.
 
-  The one update of an exact schedule starts on all devices at once, when the last
-  gradient is there: its norm and whether all of it is finite decide on every weight.
-  One that takes no time is no work, and stays where the lists end.
+  Updates that come at once (`Schedule.updates_at_once`) start on all devices when the
+  last gradient is there, wherever they stand in the lists. If none takes time, they
+  stay where they stand.
   Activations cross the border between two stages forward, gradients back, each one
   link_secs + transfer_secs after it is there if the link is free, else later.
 
@@ -112,11 +114,12 @@ def simulate(
   Raises ValueError if there is not one time for each stage and border, and for a
   schedule that waits for ever.
   """
-  run = _Run(schedule, times, transfer_secs, link_secs)
-  starts, ends = run.step()
+  at_once = any(times.update) and schedule.updates_at_once
+  others = replace(times, update=()) if at_once else times
+  starts, ends = _Run(schedule, others, transfer_secs, link_secs).step()
   devices, actions = schedule.graph.devices, schedule.graph.actions
-  if any(times.update) and schedule.exact and schedule.num_updates == 1:
-    _update_at_once(schedule, starts, ends)
+  if at_once:
+    _update_at_once(schedule, times, starts, ends)
   new = tuple.__new__  # as Span(...), at half the time
   return Timeline(
     tuple(
@@ -174,18 +177,17 @@ def period_waste(
   return float(1 - work / (schedule.num_devices * secs)) if secs else 0.0
 
 
-def _update_at_once(schedule: Schedule, starts: list[Secs], ends: list[Secs]) -> None:
-  """Puts off the updates, which end every device's list, to the end of all else."""
+def _update_at_once(
+  schedule: Schedule, times: StageTimes, starts: list[Secs], ends: list[Secs]
+) -> None:
+  """Puts updates, which have taken no time so far, behind the end of all else."""
   actions, devices = schedule.graph.actions, schedule.graph.devices
-  updates = [n for n in schedule.graph.order if actions[n].kind == "U"]
-  others = (
-    end for action, end in zip(actions, ends, strict=True) if action.kind != "U"
-  )
-  free: list[Secs] = [max(others)] * schedule.num_devices
-  for number in updates:
-    secs = ends[number] - starts[number]
-    starts[number] = free[devices[number]]
-    free[devices[number]] = ends[number] = starts[number] + secs
+  free = [max(ends)] * schedule.num_devices
+  for number in schedule.graph.order:
+    if actions[number].kind == "U":
+      starts[number] = free[devices[number]]
+      free[devices[number]] += times.secs(actions[number])
+      ends[number] = free[devices[number]]
 
 
 _Crossing = tuple[tuple[int, int], Secs, Secs]
@@ -213,7 +215,8 @@ class _Run:
     self._graph = schedule.graph
     secs = times.by_kind
     self._secs = [
-      secs[kind][stage] * size for kind, stage, _, _, size, _ in self._graph.actions
+      secs[kind][stage] * size if kind != "U" or not pipe else 0
+      for kind, stage, _, pipe, size, _ in self._graph.actions
     ]
     crossings = any(transfers) or any(occupied)
     self._crossings = _crossings(schedule, transfers, occupied) if crossings else []

@@ -5,7 +5,7 @@ without rest:
 
 - busy: it works. Where spans of a device overlap, the time counts once.
 - waiting: a value that its next action needs has not been computed yet, or it has done
-  all its work.
+  all its work. Updates that come at once need the gradients of all devices.
 - transfer: all values that its next action needs have been computed, one of them on
   another device, and it may still be on its way.
 - host: all values are there, the device is free, and the action does not start: the
@@ -153,6 +153,7 @@ def shares(schedule: Schedule, timeline: Timeline) -> Shares:
   needs = {action: dependencies(schedule, action) for action in order(schedule)}
   done = _done(needs, spans, timeline.start)
   ways = _ways(schedule, needs, spans, done)
+  gradients = max(end for action, end in done.items() if action.kind != "U")
   last = timeline.start + timeline.makespan
   divided = []
   for actions in schedule.actions:
@@ -161,7 +162,12 @@ def shares(schedule: Schedule, timeline: Timeline) -> Shares:
       (spans[a] for a in actions if a in spans),
       key=lambda span: (span.start, span.end),
     )
-    moments = [_moments(schedule, s, needs[s.action], done, ways) for s in of_device]
+    moments = [
+      _Moments(span.start, span.end, gradients, gradients)
+      if schedule.updates_at_once and span.action.kind == "U"
+      else _moments(schedule, span, needs[span.action], done, ways)
+      for span in of_device
+    ]
     divided.append(_divide(moments, timeline.start, last))
   busy, waiting, transfer, host = zip(*divided, strict=True)
   mean = _mean(busy)

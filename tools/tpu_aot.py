@@ -60,11 +60,11 @@ class Topology:
   num_cores: int
 
 
-def topology(name: str, num_stages: int) -> Topology:
+def topology(name: str, num_needed: int) -> Topology:
   """Reads `--topology`.
 
   Raises:
-    ValueError: it is none, or has fewer cores than there are stages.
+    ValueError: it is none, or has fewer cores than are needed.
   """
   kind, _, sizes = name.partition(":")
   if kind not in _KINDS:
@@ -80,9 +80,9 @@ def topology(name: str, num_stages: int) -> Topology:
       f"like {kind}:{example}"
     )
   count = math.prod(int(size) for size in sizes.split("x"))
-  if count < num_stages:
+  if count < num_needed:
     raise ValueError(
-      f"--topology={name!r}: has {count} cores, and there are {num_stages} stages"
+      f"--topology={name!r}: has {count} cores, and {num_needed} are needed"
     )
   return Topology(name, hardware, count)
 
@@ -111,7 +111,9 @@ def check(subject: Subject, chips: Topology, cell: int = -1) -> Findings:
   text = stablehlo(program, cell)
   show(f"  StableHLO of {units.format_bytes(len(text))} goes to libtpu's compiler")
   planned = tpu_plan.core_bytes(subject.plan, program, cell)
-  return judged(subject, chips, cell, _compiled(text, chips, stages), planned)
+  return judged(
+    subject, chips, cell, _compiled(text, chips, program.num_replicas), planned
+  )
 
 
 def stablehlo(program: Program, cell: int = -1) -> str:
@@ -123,7 +125,7 @@ def stablehlo(program: Program, cell: int = -1) -> str:
       of the others, and with the same exchanges.
   """
   state = program.specs()
-  given = (tf.TensorSpec([], tf.int32), state, program.network.batch)
+  given = (tf.TensorSpec([], tf.int32), state, program.network.batch.specs)
 
   def step(*flat: tf.Tensor) -> list[tf.Tensor]:
     number, before, batch = tf.nest.pack_sequence_as(given, flat)
@@ -183,9 +185,10 @@ def judged(
     planned: bytes of a core.
   """
   found, stages = Findings(), len(subject.plan.cells)
+  number = stages * subject.plan.num_replicas
   what = "the step" if cell < 0 else f"stage {cell} of the step"
   found.lines.append(
-    f"compiled {what} for {stages} of {chips.num_cores} cores {made['device']} "
+    f"compiled {what} for {number} of {chips.num_cores} cores {made['device']} "
     f"({chips.name}) in {made['secs']:.0f} s"
   )
   size, limit = units.format_bytes, hardware_lib.find(chips.hardware).memory_bytes

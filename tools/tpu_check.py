@@ -91,7 +91,8 @@ def _checked(subject: Subject) -> Findings:
   if _STAGE.value != "aot":
     return stage.check(subject)
   cell = -1 if _CELL.value is None else _CELL.value
-  chips = stage.topology(_TOPOLOGY.value, len(subject.plan.cells))
+  number = len(subject.plan.cells) * subject.plan.num_replicas
+  chips = stage.topology(_TOPOLOGY.value, number)
   return stage.check(subject, chips, cell)
 
 

@@ -124,7 +124,7 @@ def build(program: Program) -> tf.Graph:
     )
     batch = {
       name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name=f"batch/{name}")
-      for name, spec in network.batch.items()
+      for name, spec in network.batch.specs.items()
     }
     Devices(program, strategy, lambda _: Tpu()).build(batch)
   return graph
@@ -138,7 +138,7 @@ def _cut_layers(program: Program) -> None:
     return program.step(Alone(unknown), tf.constant(0), given, batch)
 
   tf.function(step, autograph=False).get_concrete_function(
-    program.specs(), dict(program.network.batch)
+    program.specs(), program.network.batch.specs
   )
 
 

@@ -61,7 +61,7 @@ def _step_args(program: Program) -> tuple:
   """Gives arguments of a step: number of the core, state, batch, unknown numbers."""
   batch = {
     name: np.zeros(static_shape(spec), spec.dtype.as_numpy_dtype)
-    for name, spec in program.network.batch.items()
+    for name, spec in program.network.batch.specs.items()
   }
   # As many as there can be exchanges: in a tick two of each dtype, and a few more.
   count = 8 * program.ticks.num_ticks + 16

@@ -28,7 +28,7 @@ def core_bytes(plan: Plan, program: Program, cell: int = -1) -> int:
   """
   network = program.network
   sizes = {name: 4 * layout.size for name, layout in program.layouts.items()}
-  batch = sum(_bytes(spec) for spec in network.batch.values())
+  batch = sum(_bytes(spec) for spec in network.batch.specs.values())
   weights, state = sizes["weights"], sum(sizes.values()) + batch
   # In the ticks: sums of gradients, those of a backward, and the weights as they are
   # used; what is kept for backwards; what is sent, and received, on and back.

@@ -71,11 +71,11 @@ class Subject:
     """Makes the program that all devices would run.
 
     Args:
-      num_micro_batches: for a mini-batch of fewer micro-batches of the same size, if
-        the ticks are for so many; 0 for the run's.
+      num_micro_batches: of each pipeline, for a mini-batch of fewer of the same size,
+        if the ticks are for so many; 0 for the run's.
     """
     whole = self.params.pipeline.num_micro_batches
-    number = num_micro_batches or whole
+    number = num_micro_batches or self.plan.schedule.num_micro_batches
     batch = {
       name: tf.TensorSpec(
         [spec.shape[0] // whole * number, *spec.shape[1:]], spec.dtype
@@ -93,14 +93,16 @@ class Subject:
       compute_dtype=params.pipeline.compute_dtype,
       remat=params.pipeline.remat,
     )
-    return Program(network, self.ticks, params.task.learner.Instantiate())
+    learner = params.task.learner.Instantiate()
+    return Program(network, self.ticks, learner, self.plan.num_replicas)
 
   def title(self) -> str:
     """Says in a line what is looked at."""
     lengths = ", ".join(str(end - start) for start, end in self.plan.cells)
     pipe = self.params.pipeline
     return (
-      f"{self.params.name}: K={pipe.num_partitions}, M={pipe.num_micro_batches}, "
+      f"{self.params.name}: {f'R={pipe.num_replicas}, ' * (pipe.num_replicas > 1)}"
+      f"K={pipe.num_partitions}, M={pipe.num_micro_batches}, "
       f"{self.ticks.name} in {self.ticks.num_ticks} ticks; layers in each stage: "
       f"{lengths}"
     )

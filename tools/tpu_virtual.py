@@ -13,6 +13,7 @@ from tfpipe.pipeline import placement
 from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.spmd import strategies
 from tfpipe.spmd.devices import Devices
+from tfpipe.spmd.feed import Feeder
 from tfpipe.spmd.program import STEP
 from tools.tpu_subject import Findings, Subject
 
@@ -30,11 +31,13 @@ _Arrays = Mapping[str, np.ndarray]
 def check(subject: Subject) -> Findings:
   """Compares one training step with that of the trainer on one device."""
   placement.keep_bits()
-  stages = subject.params.pipeline.num_partitions
-  names = placement.resolve("cpu", max(stages, 2))[:stages]
   batch = subject.batch()
   program = subject.program()
-  devices = Devices(program, *strategies.virtual(names))
+  number, stages = program.num_replicas, program.network.sizes.stages
+  names = placement.resolve("cpu", max(number, 2))[:number]
+  strategy, exchanges = strategies.virtual(names)
+  devices = Devices(program, strategy, exchanges)
+  feeder = Feeder(strategy, program.network.batch, stages)
   pipeline, learner = _one_device(subject, names[0])
   variables = {
     **{f"weights/{name}": v for name, v in pipeline.weights.items()},
@@ -44,12 +47,12 @@ def check(subject: Subject) -> Findings:
   devices.load({name: variable.numpy() for name, variable in variables.items()})
   found = Findings()
   found.lines.append(
-    f"one step of the program on {stages} virtual CPU devices, and on one device"
+    f"one step of the program on {number} virtual CPU devices, and on one device"
   )
   fields = {name: tf.constant(field) for name, field in batch.items()}
   expected = pipeline.gradient_function(subject.specs())(fields)
   report = pipeline.train_function(learner, subject.specs())(fields)["update"]
-  outputs = devices.everywhere(devices.fed([batch]))
+  outputs = devices.everywhere(feeder.one(batch))
   losses = "micro_batch_losses"
   own, other = (
     {losses: given[losses].numpy(), **{n: update[n].numpy() for n in _REPORTED}}

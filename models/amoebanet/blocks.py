@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layers import window
 from tfpipe.layers.base import Layer
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.layers.conv import Conv2D, subsample
@@ -121,6 +122,7 @@ class FactorizedReduction(Layer):
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
     """Gives the cost; both halves and the input of the batch norm are kept."""
     (x,) = inputs
+    window.check_map(params.name or cls.__name__, x, params.input_channels)
     layer = params.Instantiate()
     batch, height, width, channels = x.shape
     half = ArraySpec((batch, -(-height // 2), -(-width // 2), channels), x.dtype)

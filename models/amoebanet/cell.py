@@ -15,6 +15,7 @@ from models.amoebanet.genotype import GENOTYPES
 from models.amoebanet.operations import adapter, operation, pointwise
 from tfpipe.checks import check_bool, check_choice, check_count
 from tfpipe.cost import ArraySpec, LayerCost
+from tfpipe.layers import window
 from tfpipe.layers.base import Layer
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.layers.dropout import DropPath, scaled
@@ -127,7 +128,12 @@ class Cell(Layer):
 
   @classmethod
   def FPropMeta(cls, params: InstantiableParams, *inputs: Any) -> LayerCost:
-    """Gives the cost."""
+    """Gives the cost.
+
+    Raises:
+      ValueError: other inputs than those that the Params say.
+    """
+    _check_inputs(params, inputs)
     layer = params.Instantiate()
     theta = layer.Theta(dict.fromkeys([*layer.weights(), *layer.seeds()]))
     run = _Measure()
@@ -136,6 +142,18 @@ class Cell(Layer):
     costs = [*run.costs, drop_path.FPropMeta(drop_path.params, *run.paths)]
     kept = run.kept_bytes(inputs)
     return sum_costs(cls, params, costs, (y, inputs[0]), kept=kept, flops=run.flops)
+
+
+def _check_inputs(params: InstantiableParams, inputs: tuple[ArraySpec, ...]) -> None:
+  name = params.name or Cell.__name__
+  channels = [n for n in (params.input_channels, params.previous_channels) if n]
+  if len(inputs) != len(channels):
+    raise ValueError(
+      f"{name}: got {len(inputs)} inputs, expected {len(channels)} with "
+      f"previous_channels = {params.previous_channels}"
+    )
+  for x, expected in zip(inputs, channels, strict=True):
+    window.check_map(name, x, expected)
 
 
 def _head(run: _Run, layer: Layer, state: Any) -> Any:

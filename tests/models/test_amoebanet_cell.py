@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 
+from models.amoebanet.blocks import FactorizedReduction
 from models.amoebanet.cell import Cell
 from models.amoebanet.operations import operation
 from tests.layers.run_layer import call, start_values
 from tests.models import amoebanet_reference as reference
 from tests.models.amoebanet_tables import WIRING
+from tfpipe.cost import ArraySpec
 from tfpipe.layers.batch_norm import BatchNorm
 from tfpipe.layers.dropout import DropPath
 from tfpipe.nested_map import NestedMap
@@ -160,3 +162,37 @@ def test_a_reduction_to_odd_filters_is_refused():
   p = params("d", previous_is_larger=True).Set(filters=9)
   with pytest.raises(ValueError, match=r"Reduction\.filters = 9: .*even"):
     p.Instantiate()
+
+
+MAP = ArraySpec((BATCH, 6, 6, 12))
+HALF = ArraySpec((BATCH, 6, 6, 6))
+
+
+@pytest.mark.parametrize(
+  ("previous", "inputs", "message"),
+  [
+    (6, (MAP,), "cell: got 1 inputs, expected 2 with previous_channels = 6"),
+    (0, (MAP, HALF), "cell: got 2 inputs, expected 1 with previous_channels = 0"),
+    (6, (MAP, HALF, HALF), "cell: got 3 inputs, expected 2"),
+    (6, (HALF, HALF), "cell: got 6 channels, expected 12"),
+    (6, (MAP, MAP), "cell: got 12 channels, expected 6"),
+    (6, (MAP, ArraySpec((BATCH, 6))), r"cell: got shape \(2, 6\), expected \[batch, h"),
+  ],
+)
+def test_inputs_other_than_the_params_say_are_refused(previous, inputs, message):
+  cell = params(previous=previous)
+  with pytest.raises(ValueError, match=message):
+    cell.cls.FPropMeta(cell, *inputs)
+
+
+@pytest.mark.parametrize(
+  ("x", "message"),
+  [
+    (ArraySpec((BATCH, 6)), r"reduce: got shape \(2, 6\), expected \[batch, height"),
+    (HALF, "reduce: got 6 channels, expected 12"),
+  ],
+)
+def test_a_factorized_reduction_refuses_what_is_no_such_map(x, message):
+  p = FactorizedReduction.Params().Set(name="reduce", input_channels=12, filters=8)
+  with pytest.raises(ValueError, match=message):
+    FactorizedReduction.FPropMeta(p, x)

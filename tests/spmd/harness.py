@@ -13,6 +13,7 @@ from tfpipe.pipeline.pipeline import Pipeline
 from tfpipe.schedule.ticks import table
 from tfpipe.spmd import strategies
 from tfpipe.spmd.devices import Devices
+from tfpipe.spmd.feed import Feeder
 from tfpipe.spmd.network import StagedNetwork
 from tfpipe.spmd.program import Program
 
@@ -62,17 +63,18 @@ class Spmd:
     self.program = make_program(tf, network, **how)
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy, exchanges = strategies.virtual(cpus[: self.program.num_replicas])
+    self._feeder = Feeder(strategy, self.program.network.batch, how["num_partitions"])
     self.devices = Devices(self.program, strategy, exchanges, steps, halts=halts)
     self.devices.load(_first_entries(tf, network, how.get("learner")))
 
-  def step(self, batch, number: int = 1) -> list[dict]:
-    """Trains on a mini-batch, cut into those of pipelines; gives arrays."""
-    found = self.devices.everywhere(self.devices.fed(parts(batch, number)))
+  def step(self, batch) -> list[dict]:
+    """Trains on a mini-batch; gives arrays."""
+    found = self.devices.everywhere(self._feeder.one(batch))
     return self._tf.nest.map_structure(lambda tensor: tensor.numpy(), found)
 
   def call(self, batches) -> dict:
     """Trains on several mini-batches; gives what the first device gives, as arrays."""
-    found = self.devices.step(self.devices.fed([batches]))
+    found = self.devices.step(self._feeder.one(batches))
     return self._tf.nest.map_structure(lambda tensor: tensor.numpy(), found)
 
 
@@ -93,12 +95,6 @@ def entries_of(pipeline: Pipeline, learner: Learner) -> dict[str, np.ndarray]:
   weights = {f"weights/{n}": v.numpy() for n, v in pipeline.weights.items()}
   state = {name: v.numpy() for name, v in learner.state().items()}
   return {**weights, **state, "step": pipeline.step.numpy()}
-
-
-def parts(batch: dict[str, np.ndarray], number: int) -> list[dict[str, np.ndarray]]:
-  """Cuts a mini-batch into those of pipelines."""
-  cut = {name: np.split(array, number) for name, array in batch.items()}
-  return [{name: pieces[i] for name, pieces in cut.items()} for i in range(number)]
 
 
 def assert_near(found, expected, margin: float = MARGIN) -> None:

@@ -32,6 +32,18 @@ def test_the_first_layer_with_a_bad_number_is_named(tf, tmp_path, steps):
     training.train(tmp_path, SMALL, SPMD, "task.fault=nan", *FAULT, *CUT, *calls)
 
 
+def test_of_two_pipelines_the_micro_batch_is_told_among_all(tf, tmp_path):
+  # Of four micro-batches of 2 rows, the second pipeline's first begins with row 4.
+  message = (
+    "^step 3: the loss of micro-batch 2 is not finite; first, in micro-batch 2 of step "
+    r"3, the output of layer 'faulty' \(stage 0 on /device:CPU:0\) is not finite$"
+  )
+  sizes = ("pipeline.num_partitions=2", "pipeline.lengths=(4,5)")
+  sizes += ("pipeline.num_replicas=2",)
+  with pytest.raises(FloatingPointError, match=message):
+    training.train(tmp_path, SMALL, SPMD, "task.fault=nan", *FAULT, *sizes)
+
+
 def test_of_a_skipped_step_within_a_call_no_layer_is_blamed(tf, tmp_path, capsys):
   calls = ("train.steps_per_call=2", "train.log_interval_steps=2")
   calls += ("train.save_interval_steps=6", "train.max_steps=6")
@@ -56,9 +68,18 @@ def test_a_layer_that_fails_ends_the_program(tmp_path):
     check=False,
   )
   assert ended.returncode == FAILED
-  # Where it was is looked for, and nearly always found.
-  message = rf"^failed: step 3: ({PLACE}, forward of micro-batch 2|the step): "
+  message = rf"^failed: step 3: {PLACE}, forward of micro-batch 2: "
   assert re.match(message, ended.stderr), ended.stderr
+
+
+def test_a_failing_layer_is_looked_for_on_one_device_alone(tf):
+  run = training.make_run(IMAGE, SPMD, "pipeline.num_partitions=2")
+  assert len({variable.device for variable in run.pipeline.weights.values()}) == 2
+  probe = run.probe(next(iter(run.batches())), one_device=True)
+  # What would still be on its way from another is cancelled by the error, which may
+  # then tell of nothing else.
+  devices = {tensor.device for tensor in probe._function.captured_inputs}
+  assert [device.rpartition("/")[2] for device in devices] == ["device:CPU:0"]
 
 
 def test_of_a_step_that_hangs_no_action_is_known(tf):

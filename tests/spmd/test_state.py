@@ -10,7 +10,9 @@ from tests.pipeline.networks import NETWORKS
 from tests.spmd.harness import Spmd, assert_near, entries, make_program
 from tfpipe.optimizers import Adam
 from tfpipe.spmd import strategies
-from tfpipe.spmd.devices import Devices, feed
+from tfpipe.spmd.devices import Devices
+from tfpipe.spmd.feed import Feeder
+from tfpipe.spmd.mini_batch import MiniBatch
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def test_the_whole_state_is_that_of_the_device_back_end(
   other = harness.start(tf, network, num_micro_batches=number * pipelines)
   found, expected = [], {}
   for batch in network.batches(3):
-    found = spmd.step(batch, pipelines)
+    found = spmd.step(batch)
     expected = other.step(batch)
   state = spmd.devices.entries()
   assert_near(state, entries(other), margin)
@@ -57,7 +59,7 @@ def assert_same_report(found, expected) -> None:
 def test_every_device_reports_the_same(tf):
   network = NETWORKS["tied"]
   spmd = Spmd(tf, network, num_partitions=2, num_micro_batches=2, num_pipelines=2)
-  found = spmd.step(network.batches(1)[0], 2)
+  found = spmd.step(network.batches(1)[0])
   for output in found[1:]:
     for key in ("metrics", "micro_batch_losses", "finite", "update"):
       tf.nest.map_structure(np.testing.assert_array_equal, output[key], found[0][key])
@@ -192,4 +194,4 @@ def test_a_batch_of_unknown_size_is_refused(tf, cpus):
   strategy, _ = strategies.virtual(cpus[:2])
   batches = tf.data.Dataset.range(3).map(lambda n: {"x": n}).batch(2)
   with pytest.raises(ValueError, match=r"input: x has shape \(None,\)"):
-    feed(strategy, batches)
+    Feeder(strategy, MiniBatch({}, 1), 2).all(batches)

@@ -58,7 +58,32 @@ def test_five_steps_are_those_of_the_device_back_end(tf, tmp_path, name, setting
       )
 
 
-@pytest.mark.parametrize(("first", "then"), [((SPMD,), ()), ((), (SPMD,))])
+CALLS = tuple(f"train.{n}=5" for n in ("steps_per_call", "log_interval_steps"))
+
+
+@pytest.mark.parametrize(
+  ("number", "settings"),
+  [
+    (4, ()),
+    (2, ("pipeline.remat=none", "pipeline.schedule=1f1b")),
+    (4, (*CALLS, "train.save_interval_steps=5")),
+  ],
+)
+def test_two_pipelines_train_as_one_with_the_same_micro_batches(
+  tf, tmp_path, number, settings
+):
+  sizes = ("pipeline.num_partitions=2", f"pipeline.num_micro_batches={number}")
+  steps = ("train.max_steps=5", SPMD, *sizes, *settings)
+  found = trained(tmp_path / "two", IMAGE, *steps, "pipeline.num_replicas=2")
+  assert_equal(found, trained(tmp_path / "one", IMAGE, *steps))
+
+
+REPLICAS = (SPMD, "pipeline.num_replicas=2")
+
+
+@pytest.mark.parametrize(
+  ("first", "then"), [((SPMD,), ()), ((), (SPMD,)), (REPLICAS, ()), ((), REPLICAS)]
+)
 def test_a_checkpoint_of_one_back_end_continues_in_the_other(tf, tmp_path, first, then):
   folder = tmp_path / "both"
   training.train(folder, IMAGE, "train.max_steps=3", *first)

@@ -207,7 +207,7 @@ def test_what_the_compiler_could_not_fit_is_wrong(planned):
     ("v5e:2x2x1", "lie in 2 directions"),
     ("v5p:2x2", "chips of v5p lie in 3 directions: must be like v5p:2x2x2"),
     ("v5e:0x2", "lie in 2 directions"),
-    ("v5e:2x1", "has 2 cores, and there are 3 stages"),
+    ("v5e:2x1", "has 2 cores, and 3 are needed"),
   ],
 )
 def test_a_topology_that_cannot_be_is_refused(name, said):
@@ -218,7 +218,7 @@ def test_a_topology_that_cannot_be_is_refused(name, said):
 @pytest.mark.parametrize(
   ("arguments", "said"),
   [
-    (["--stage=aot", "--topology=v5e:1x1"], "has 1 cores, and there are 2 stages"),
+    (["--stage=aot", "--topology=v5e:1x1"], "has 1 cores, and 2 are needed"),
     (["--stage=aot", "--cell=2"], "--cell=2: must be one of 0 to 1"),
     (["--stage=hlo", "--cell=1"], "--cell has no effect with --stage=hlo"),
     (["--stage=hlo", "--topology=v5e:2x2"], "--topology has no effect with"),

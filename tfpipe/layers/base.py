@@ -275,22 +275,27 @@ class Layer:
     """
     if mean.dtype != tf.float32 or variance.dtype != tf.float32:
       raise ValueError(
-        f"{type(self).__name__} {self.path!r}: moments must be float32; got "
+        f"{self._own_name()}: moments must be float32; got "
         f"{mean.dtype.name} and {variance.dtype.name}"
       )
     if _Mode.aux is not None:
       if self.path in _Mode.aux.moments:
         raise ValueError(
-          f"{type(self).__name__} {self.path!r} hands out moments twice in one FProp; "
+          f"{self._own_name()} hands out moments twice in one FProp; "
           "its moving statistics can follow one input only"
         )
       _Mode.aux.moments[self.path] = Moments(mean, variance, decay)
+
+  def _own_name(self) -> str:
+    """Gives its class, and where it is in the layer that it is a child of."""
+    name = type(self).__name__
+    return f"{name} {self.path!r}" if self.path else name
 
   def AddLoss(self, loss_sum: tf.Tensor) -> None:
     """Adds a loss of this micro-batch, summed over examples, to what is minimized."""
     if loss_sum.shape.rank != 0 or loss_sum.dtype != tf.float32:
       raise ValueError(
-        f"{type(self).__name__} {self.path!r}: a loss must be a float32 scalar, the "
+        f"{self._own_name()}: a loss must be a float32 scalar, the "
         f"sum over the examples; got shape {loss_sum.shape}, {loss_sum.dtype.name}"
       )
     if _Mode.aux is not None:

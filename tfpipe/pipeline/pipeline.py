@@ -256,23 +256,28 @@ class Pipeline:
       execution=self._execution,
     )
 
-  def probe(self, batch: Batch, *, one_device: bool = False) -> Probe:
+  def probe(self, part: Batch, *, one_device: bool = False) -> Probe:
     """Makes what looks for the layer in which something goes wrong.
 
     Args:
-      batch: specs [batch, ...] of the fields of a mini-batch.
+      part: specs of the fields of a micro-batch.
       one_device: run all layers on the host, not each where it is.
     """
-    part = _part(batch, self._schedule.num_micro_batches)
     devices = [
       HOST if one_device else self._devices[self._schedule.placement[0][stage]]
       for stage, (start, end) in enumerate(self._ranges)
       for _ in range(start, end)
     ]
+    weights = {**self.weights, **self._loss_scale()}
+    if one_device:
+      # Read on another, a weight that is still to come is cancelled by an error, and
+      # may be all that is told of it.
+      with tf.device(HOST):
+        weights = {name: tf.Variable(value) for name, value in weights.items()}
     return Probe(
       self._cells(part, [(i, i + 1) for i in range(len(self._layers))]),
       devices,
-      {**self.weights, **self._loss_scale()},
+      weights,
       part,
       trainable=frozenset(self.trainable()),
       seed_keys=self._seed_keys,

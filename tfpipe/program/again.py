@@ -61,11 +61,10 @@ class Again:
     """
     wanted = set(bad)
     for step, batch in steps:
-      probe = self._probe(batch)
       for part in self._parts(batch):
         if wanted and part.number not in wanted:
           continue
-        found = probe.find(part.fields, step - 1, part.row)
+        found = self._probe(part.fields).find(part.fields, step - 1, part.row)
         if found is not None:
           layer = self._places.layer(found.layer)
           return (
@@ -81,8 +80,9 @@ class Again:
     """Finds the layer whose operation fails, and its error; None if none does."""
     # On one device, whatever it is, TensorFlow always gives the error itself; of
     # several, one can be told only that another has failed.
-    probe = self._run.probe(batch, one_device=True)
-    for part in self._parts(batch):
+    parts = list(self._parts(batch))
+    probe = self._run.probe(parts[0].fields, one_device=True)
+    for part in parts:
       try:
         probe.find(part.fields, step - 1, part.row)
       except tf.errors.OpError as error:
@@ -90,19 +90,20 @@ class Again:
         return (f"{place} of micro-batch {part.number}", error) if place else None
     return None
 
-  def _probe(self, batch: Batch) -> Probe:
-    """Gives the probe for batches of this shape; traced once."""
-    shape = tuple(sorted((name, tuple(value.shape)) for name, value in batch.items()))
+  def _probe(self, fields: Batch) -> Probe:
+    """Gives the probe for micro-batches of this shape; traced once."""
+    shape = tuple(sorted((name, tuple(value.shape)) for name, value in fields.items()))
     if shape not in self._probes:
-      self._probes[shape] = self._run.probe(batch)
+      self._probes[shape] = self._run.probe(fields)
     return self._probes[shape]
 
   def _parts(self, batch: Batch) -> Iterator[Part]:
-    count = self._run.plan.schedule.num_micro_batches
-    rows = static_shape(next(iter(batch.values())))[0] // count
+    count = self._run.params.pipeline.num_micro_batches
+    whole = dict(batch)
+    rows = static_shape(next(iter(whole.values())))[0] // count
     for m in range(count):
       row = m * rows
-      fields = {name: value[row : row + rows] for name, value in batch.items()}
+      fields = {name: value[row : row + rows] for name, value in whole.items()}
       yield Part(m, row, fields)
 
 

@@ -20,7 +20,7 @@ from tfpipe.cost import ArraySpec
 from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.plan import Plan
-from tfpipe.program import calls, samples
+from tfpipe.program import samples
 from tfpipe.program.event_file import EventFile, HParam
 from tfpipe.program.run import Run
 from tfpipe.timeline import Timeline
@@ -50,6 +50,7 @@ class Monitor:
     self._files = {kind: EventFile(logdir / kind) for kind in ("train", "eval")}
     self._root = EventFile(logdir)
     self._planned_tokens = _planned_tokens(run.input.specs())
+    self._varies = len(run.input.all_specs()) > 1
     self._restart()
 
   def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -60,9 +61,11 @@ class Monitor:
       self._waited += time.monotonic() - asked
       if batch is None:
         return
-      steps = calls.parts(batch, self._run.params.train.steps_per_call)
-      self._waits += len(steps)
-      self._tokens += sum(map(_num_tokens, steps))
+      steps = self._run.params.train.steps_per_call
+      self._waits += steps
+      # To count them, nothing need come back from devices.
+      tokens = _num_tokens(batch) if self._varies else self._planned_tokens
+      self._tokens += steps * tokens
       yield batch
 
   def start(self, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -171,6 +174,7 @@ def rates(
   values["flops/s"] = flops * steps_per_sec
   if params.train.hardware:
     devices = len(set(plan.same_devices) or range(plan.schedule.num_devices))
+    devices *= plan.num_replicas
     peak = hardware_lib.find(params.train.hardware).flops_per_sec
     values["mfu"] = values["flops/s"] / (devices * peak)
   return values

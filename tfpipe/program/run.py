@@ -37,7 +37,8 @@ class Run:
   Attributes:
     params: the Params of the run.
     plan: what was planned from them.
-    devices: full names of what trains, by the schedule's device numbers.
+    devices: full names of what trains, by the schedule's device numbers; of several
+      pipelines one behind the other.
     pipeline: weights and functions.
     learner: the optimizer and its state.
     input: training input.
@@ -102,7 +103,7 @@ class Run:
     """Makes what looks for the layer in which something goes wrong.
 
     Args:
-      batch: a mini-batch of the shape it is for.
+      batch: a micro-batch of the shape it is for.
       one_device: run all layers on the host, not each where it is.
     """
     self.pull()
@@ -143,7 +144,7 @@ class Run:
     """
     self.pull()
     task = self.params.task.Instantiate()
-    alone = self._pipeline(task, [HOST] * len(self.devices))
+    alone = self._pipeline(task, [HOST] * self.plan.schedule.num_devices)
     specs = {n: tf.TensorSpec(value.shape, value.dtype) for n, value in batch.items()}
     alone.eval_function(specs, {**self.pipeline.weights, **self.averages()})(batch)
 

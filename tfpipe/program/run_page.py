@@ -108,9 +108,9 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _memory(plan: Plan, devices: Sequence[str]) -> list[MemoryRow]:
-  rows = []
+  rows, number = [], plan.schedule.num_devices
   for device, name in enumerate(devices):
-    of_device = [row for row in plan.stages if row.device == device]
+    of_device = [row for row in plan.stages if row.device == device % number]
     parts = {
       _NAMES.get(kind, kind): sum(getattr(row, kind) for row in of_device)
       for kind in _KINDS

@@ -19,7 +19,9 @@ from tfpipe.program import quiet
 from tfpipe.program.batches import ahead, by_shape
 from tfpipe.schedule import ticks
 from tfpipe.spmd import strategies
-from tfpipe.spmd.devices import Devices, feed
+from tfpipe.spmd.devices import Devices
+from tfpipe.spmd.feed import Feeder
+from tfpipe.spmd.mini_batch import MiniBatch
 from tfpipe.spmd.network import StagedNetwork
 from tfpipe.spmd.program import Program
 
@@ -112,17 +114,20 @@ class OneProgram:
   def __init__(self, params: Params, plan: Plan, *, trains: bool) -> None:
     self._ticks = ticks.table(plan.schedule)
     self._steps = params.train.steps_per_call
-    number, tpu = plan.schedule.num_devices, params.pipeline.tpu
+    self._replicas, tpu = plan.num_replicas, params.pipeline.tpu
+    stages = plan.schedule.num_devices
+    number = self._replicas * stages
     self._devices: Devices | None = None
     self._loaded = self._stale = False
     if tpu:
-      self.devices = self.hosts = (HOST,) * number
+      self.devices, self.hosts = (HOST,) * number, (HOST,) * stages
       if trains:
         with quiet.notes():
           self._strategy, self._exchanges = strategies.tpu(tpu, number)
         self.devices = tuple(self._strategy.extended.worker_devices)
     else:
-      self.devices = self.hosts = placement.resolve("cpu", number)
+      self.devices = placement.resolve("cpu", number)
+      self.hosts = self.devices[:stages]
       with quiet.notes():
         self._strategy, self._exchanges = strategies.virtual(self.devices)
 
@@ -130,12 +135,11 @@ class OneProgram:
     """Traces the program; its function takes what `feed` gives."""
     assert not timed, "only single actions have times"
     params, task = run.params, run.params.task.Instantiate()
-    specs = run.input.specs()
     network = StagedNetwork(
       [layer.Instantiate() for layer in task.Layers()],
       run.plan.cells,
-      {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()},
-      params.pipeline.num_micro_batches,
+      _specs(run),
+      run.plan.schedule.num_micro_batches,
       input_fields=task.INPUT_FIELDS,
       seed=params.train.seed,
       compute_dtype=params.pipeline.compute_dtype,
@@ -145,6 +149,7 @@ class OneProgram:
       network,
       self._ticks,
       run.learner,
+      self._replicas,
       measure_every=params.train.log_interval_steps,
     )
     devices = Devices(
@@ -171,7 +176,9 @@ class OneProgram:
     """Brings them to all devices, those of a call together."""
     if self._steps > 1:
       batches = batches.batch(self._steps, drop_remainder=True)
-    return feed(self._strategy, batches)
+    own = run.plan.schedule
+    mini_batch = MiniBatch(_specs(run), own.num_micro_batches)
+    return Feeder(self._strategy, mini_batch, own.num_stages).all(batches)
 
   def pull(self, variables: Variables) -> None:
     """Copies the state of all devices."""
@@ -185,3 +192,13 @@ class OneProgram:
   def push(self) -> None:
     """Has the state copied to the devices before the next step."""
     self._loaded = self._stale = False
+
+
+def _specs(run: Run) -> dict[str, tf.TensorSpec]:
+  """Gives the fields of a mini-batch of one pipeline."""
+  return {
+    name: tf.TensorSpec(
+      [spec.shape[0] // run.plan.num_replicas, *spec.shape[1:]], spec.dtype
+    )
+    for name, spec in run.input.specs().items()
+  }

@@ -57,6 +57,15 @@ class Schedule:
       for action in actions
     )
 
+  @property
+  def updates_at_once(self) -> bool:
+    """Whether all stages update together, when the last gradient is there.
+
+    A single update is one of all weights: the norm of all gradients, and whether all
+    are finite, decide on each.
+    """
+    return self.num_updates == 1
+
   def update_of(self, micro_batch: int) -> int:
     """Returns the number of the update that a micro-batch's gradient goes into."""
     return micro_batch * self.num_updates // self.num_micro_batches

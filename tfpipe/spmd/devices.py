@@ -7,56 +7,19 @@ traced once, and called on each device with the device's number.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tfpipe.lazy import tf
 from tfpipe.spmd.collectives import Collectives
+from tfpipe.spmd.feed import Fed
 from tfpipe.spmd.program import Program
 from tfpipe.structure import static_shape
 from tfpipe.traced import Function, call, specs, trace
 
 Arrays: TypeAlias = "Mapping[str, np.ndarray]"
-
-
-class Fed(dict):
-  """A mini-batch, or several, as the first device has it.
-
-  Attributes:
-    everywhere: as each device has it.
-  """
-
-  def __init__(self, strategy: tf.distribute.Strategy, everywhere: Any) -> None:
-    super().__init__(
-      {n: strategy.experimental_local_results(v)[0] for n, v in everywhere.items()}
-    )
-    self.everywhere = everywhere
-
-
-def feed(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Iterator[Fed]:
-  """Brings the same batches to all devices, ahead of time.
-
-  Raises:
-    ValueError: a dimension of a field is not known.
-  """
-  fields: Any = batches.element_spec
-  for name, spec in fields.items():
-    if not spec.shape.is_fully_defined():
-      raise ValueError(
-        f"input: {name} has shape {spec.shape}, of which all must be known where all "
-        "devices run one program"
-      )
-
-  # A worker gives its devices one element after the other.
-  def own(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    count = strategy.num_replicas_in_sync // context.num_input_pipelines
-    return batches.flat_map(lambda b: tf.data.Dataset.from_tensors(b).repeat(count))
-
-  everywhere = iter(strategy.distribute_datasets_from_function(own))
-  return map(functools.partial(Fed, strategy), everywhere)
 
 
 class Devices:
@@ -136,7 +99,7 @@ class Devices:
     """Trains on the mini-batches of a call.
 
     Args:
-      batch: fields [rows, ...]; with several steps [steps, rows, ...].
+      batch: what `Feeder` has brought.
 
     Returns:
       what `Program.step` gives but for the state, of the first device; with several
@@ -159,17 +122,6 @@ class Devices:
     """
     return self._strategy.run(self._replica, (batch,))
 
-  def fed(self, batches: list[Arrays]) -> Fed:
-    """Brings a mini-batch of its own to each pipeline."""
-    stages = self._program.network.sizes.stages
-
-    def own(context: Any) -> dict[str, tf.Tensor]:
-      batch = batches[context.replica_id_in_sync_group // stages]
-      return {name: tf.constant(field) for name, field in batch.items()}
-
-    values = self._strategy.experimental_distribute_values_from_function(own)
-    return Fed(self._strategy, values)
-
   def _local(self, value: Any) -> Any:
     return self._strategy.experimental_local_results(value)
 
@@ -186,7 +138,7 @@ class Devices:
 
   def _traced(self) -> Function:
     """Traces the program: number, state, batch → new state, and what else it gives."""
-    state, batch = self._program.specs(), self._program.network.batch
+    state, batch = self._program.specs(), self._program.network.batch.specs
     own = [state[name] for name in self._names]
     fields = [batch[name] for name in sorted(batch)]
     scalar = tf.TensorSpec([], tf.int32)

@@ -15,6 +15,7 @@ from tfpipe.pipeline.micro_batch import micro_batch_size
 from tfpipe.pipeline.pipeline import declared_weights
 from tfpipe.spmd.border import Border
 from tfpipe.spmd.layout import Layout
+from tfpipe.spmd.mini_batch import MiniBatch
 from tfpipe.spmd.stage import Stage
 from tfpipe.structure import static_shape
 
@@ -45,7 +46,8 @@ class StagedNetwork:
     remat: what a forward keeps for its backward, see `Stage`.
 
   Attributes:
-    layers: as given, and `ranges`, `batch`, `input_fields`, `remat`.
+    layers: as given, and `ranges`, `input_fields`, `remat`.
+    batch: the mini-batch as devices have it.
     stages: what each stage computes.
     sizes: see `Sizes`.
     inputs: what crosses to the next stage, and
@@ -77,7 +79,6 @@ class StagedNetwork:
         f"pipeline.compute_dtype={compute_dtype!r}: must be one of {', '.join(DTYPES)} "
         "where all devices run one program"
       )
-    self.batch = dict(batch)
     checks.check_layers(layers, ranges)
     checks.check_fields(batch, layers, input_fields)
     self.layers, self.ranges, self._seed = layers, ranges, seed
@@ -88,6 +89,7 @@ class StagedNetwork:
     (rows, *_) = static_shape(next(iter(batch.values())))
     rows = micro_batch_size(rows, num_micro_batches)
     self.sizes = Sizes(len(ranges), num_micro_batches, rows)
+    self.batch = MiniBatch(batch, num_micro_batches)
     cells = self._cells(batch)
     checks.check_metrics(cells[-1].function.out_specs, layers[-1].name)
     trainable = {name for name, w in self.declared.items() if w.trainable}

@@ -125,15 +125,16 @@ class Program:
       collectives: how devices exchange.
       replica: int32 scalar, the number of this one.
       state: of this device.
-      batch: fields [rows, ...] of the mini-batch of this device's pipeline.
+      batch: fields of the mini-batch of this device's pipeline, as `MiniBatch` has
+        them: [M, numbers].
       unrolled: write all ticks out instead of a loop, for a look at what one stage does
         if `replica` is a constant.
 
     Returns:
       dict of `state`, the new one; `gradients`: vector of the gradients of the sum of
       the loss over all pipelines, for this stage's weights; and, of all devices
-      together, what `Pipeline.train_function` says: `metrics`, `micro_batch_losses`,
-      `finite`, `update`.
+      together, what `Pipeline.train_function` says: `metrics`, `micro_batch_losses`
+      (of one pipeline after the other), `finite`, `update`.
     """
     stage = tf.math.floormod(replica, self._stages)
     pipeline = replica // self._stages
@@ -143,7 +144,9 @@ class Program:
     def everywhere(value: tf.Tensor) -> tf.Tensor:
       return collectives.sum(value, [list(range(self.num_replicas))])
 
-    losses, metrics = everywhere(carry.losses), everywhere(carry.metrics)
+    mine = tf.equal(tf.range(self._num_pipelines), pipeline)[:, None]
+    losses = everywhere(tf.reshape(tf.where(mine, carry.losses, 0.0), [-1]))
+    metrics = everywhere(carry.metrics)
     place = self.network.metrics.index("loss")
     metrics = tf.tensor_scatter_nd_update(
       metrics, [[place, 0]], [tf.reduce_sum(losses)]

@@ -47,8 +47,8 @@ def tpu(name: str, num_cores: int) -> Devices:
   cores = topology.num_tasks * topology.num_tpus_per_task
   if num_cores > cores:
     raise ValueError(
-      f"pipeline.num_partitions={num_cores}: must be at most {cores}, the cores of "
-      f"pipeline.tpu={name!r}"
+      f"pipeline.tpu={name!r}: has {cores} cores; pipeline.num_partitions times "
+      f"num_replicas is {num_cores}"
     )
   assignment = tf.tpu.experimental.DeviceAssignment.build(
     topology, num_replicas=num_cores

@@ -145,12 +145,9 @@ class Device:
     self._state = state
     self._sizes = network.sizes
     self._last = network.sizes.stages - 1
-    number, rows = network.sizes.micro_batches, network.sizes.rows
-    self._batch = {
-      name: tf.reshape(field, [number, rows, *field.shape[1:]])
-      for name, field in batch.items()
-    }
-    self._first_row = tf.cast(pipeline * number * rows, tf.int64)
+    self._batch = batch
+    rows = network.sizes.micro_batches * network.sizes.rows
+    self._first_row = tf.cast(pipeline * rows, tf.int64)
 
   def first(self) -> Carry:
     """Gives what a device has before the first tick."""
@@ -244,16 +241,16 @@ class Device:
     theta = self._net.weights.split(self._state["weights"], k)
     theta |= self._net.fixed.split(self._state["fixed"], k)
     side = self._net.stages[k].cell.side
-    fields = {name: tf.gather(self._batch[name], m) for name in side}
+    fields = {name: self._net.batch.part(self._batch, name, m) for name in side}
     row = self._first_row + tf.cast(m * self._sizes.rows, tf.int64)
     return Arguments(theta, fields, self._state["step"], row)
 
   def _inputs(self, k: int, m: tf.Tensor, arrived: Vectors) -> list[tf.Tensor]:
     if k:
       return self._net.inputs.unpack(arrived, k - 1)
-    return [
-      tf.gather(self._batch[name], tf.maximum(m, 0)) for name in self._net.input_fields
-    ]
+    m = tf.maximum(m, 0)
+    names = self._net.input_fields
+    return [self._net.batch.part(self._batch, name, m) for name in names]
 
   def _nothing(self) -> Noted:
     return Noted(
