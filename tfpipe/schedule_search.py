@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tfpipe.schedule import Action, Schedule, make
+from tfpipe.schedule import Action, Schedule, make, without_needless_recomputation
 from tfpipe.schedule.generate import SizeError, check_number, finish, straight, v_shaped
 from tfpipe.schedule.greedy import Problem, Rule, put_in_order
 from tfpipe.simulate import StageTimes, per_border, simulate
@@ -60,7 +60,7 @@ def zero_bubble(
     forward_keeps: what each stage keeps of a micro-batch after F; 1 each unless given.
       With remat that is its input.
     gradient_keeps: what it keeps between B and W; as forward_keeps unless given.
-    remat: whether a stage recomputes its forward before each B.
+    remat: whether a stage recomputes its forward before each B, unless it is held.
     transfer_secs: as of `simulate`.
     link_secs: as of `simulate`.
 
@@ -90,7 +90,9 @@ def zero_bubble(
   )
   found = []
   for lists in _candidates(problem):
-    schedule = finish("zb_auto", num_micro_batches, [problem.placement], lists, remat)
+    schedule = without_needless_recomputation(
+      finish("zb_auto", num_micro_batches, [problem.placement], lists, remat)
+    )
     timeline = simulate(schedule, times, transfer_secs, link_secs)
     found.append((timeline.makespan, timeline.longest_span, len(found), schedule))
   return min(found)[-1]
