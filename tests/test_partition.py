@@ -21,14 +21,17 @@ def all_lengths(num_layers: int, num_cells: int) -> list[tuple[int, ...]]:
   ]
 
 
-def brute_force(costs: list[float], num_cells: int) -> list[int]:
+def brute_force(
+  costs: list[float], num_cells: int, last: list[float] | None = None
+) -> list[int]:
   """Tries all cuts: largest load, then squares, then the lengths themselves."""
 
   def goal(lengths: tuple[int, ...]) -> tuple[Fraction, Fraction, tuple[int, ...]]:
     ends = list(itertools.accumulate(lengths))
+    rows = [*[costs] * (num_cells - 1), last or costs]
     loads = [
-      sum(map(Fraction, costs[end - length : end]), Fraction(0))
-      for end, length in zip(ends, lengths, strict=True)
+      sum(map(Fraction, row[end - length : end]), Fraction(0))
+      for row, end, length in zip(rows, ends, lengths, strict=True)
     ]
     return max(loads), sum((load**2 for load in loads), Fraction(0)), lengths
 
@@ -75,6 +78,28 @@ def test_balance_equals_brute_force(costs: list[float], data: st.DataObject) -> 
   assert lengths_of(partition.balance(costs, num_cells)) == (
     brute_force(costs, num_cells)
   )
+
+
+@settings(max_examples=300)
+@given(
+  st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9),
+  st.data(),
+)
+def test_a_last_cell_of_lower_costs_gets_more(
+  pairs: list[tuple[int, int]], data: st.DataObject
+) -> None:
+  last = [min(pair) for pair in pairs]
+  costs = [max(pair) for pair in pairs]
+  num_cells = data.draw(st.integers(1, len(costs)))
+  cells = partition.balance(costs, num_cells, last)
+  assert lengths_of(cells) == brute_force(costs, num_cells, last)
+
+
+def test_costs_of_the_last_cell_are_checked() -> None:
+  with pytest.raises(ValueError, match="last has 1 costs, but there are 2 layers"):
+    partition.balance([1, 2], 2, [1])
+  with pytest.raises(ValueError, match=r"last\[1\] is 3: expected at most 2"):
+    partition.balance([1, 2], 2, [1, 3])
 
 
 @settings(max_examples=100)

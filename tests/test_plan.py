@@ -52,6 +52,19 @@ def test_the_bubble_of_equal_stages_is_that_of_the_paper(name, remat):
       assert made.bubble == pytest.approx((k - 1) / (m + k - 1), abs=1e-12), shape
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_the_last_stage_gets_more_layers_where_it_computes_nothing_again(name):
+  # Of 4 units a layer, 3 remain on the last stage: 6 · 4 = 8 · 3, where 7 and 7 layers
+  # take 28 and 21.
+  shape = {"num_partitions": 2, "num_micro_batches": 4, "schedule": name}
+  made = plan.make(params(*[2] * 14, remat="cell", **shape))
+  assert made.cells == ((0, 7), (7, 15))  # the first one is free
+  assert made.imbalance == 1
+  # GPipe's computes all but the last micro-batch again: 7 · 16 and 7 · 15 units.
+  made = plan.make(params(*[2] * 14, remat="cell", **{**shape, "schedule": "gpipe"}))
+  assert made.cells == ((0, 8), (8, 15))
+
+
 def test_recomputation_in_waiting_time_makes_the_bubble_smaller():
   # Device 0 has R0 done before its gradient comes:
   #   0: F0 F1 R0 .. .. .. BW0 BW0 R1 BW1 BW1

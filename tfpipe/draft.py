@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -147,14 +148,6 @@ def make(pipe: Params, network: Network) -> Draft:
   else:
     layers = layer_times.from_costs(costs).layers
   made, cells = _schedule_and_cells(pipe, layers)
-  if schedule.is_file(pipe.schedule) and made.num_updates > 1:
-    raise ValueError(
-      f"pipeline.schedule={pipe.schedule!r}: schedule {made.name} has "
-      f"{made.num_updates} updates; one can be trained"
-    )
-  backend.check_schedule(pipe, made)
-  if pipe.backend == "devices" and not schedule.is_file(pipe.schedule):
-    made = schedule.without_needless_recomputation(made)
   model.check_devices(pipe.devices, made.num_devices)
   model.check_cpus(pipe.devices, made.num_devices)
   return Draft(network, pipe, costs, layers, measured, cells, made)
@@ -243,7 +236,30 @@ def _schedule_and_cells(
     )
   except schedule.SizeError as error:
     raise _in_params(pipe, error) from error
-  return made, _cut(pipe, layers, made.num_stages)
+  if schedule.is_file(pipe.schedule) and made.num_updates > 1:
+    raise ValueError(
+      f"pipeline.schedule={pipe.schedule!r}: schedule {made.name} has "
+      f"{made.num_updates} updates; one can be trained"
+    )
+  backend.check_schedule(pipe, made)
+  if pipe.backend == "devices" and not schedule.is_file(pipe.schedule):
+    made = schedule.without_needless_recomputation(made)
+  return made, _cut(pipe, layers, made.num_stages, _last_again(made))
+
+
+def _last_again(made: Schedule) -> float:
+  """Gives how much of its forwards the last stage computes again, of what others do.
+
+  As a share, if all others compute as much again as each other; else 1.
+  """
+  again = [0] * made.num_stages
+  for action in itertools.chain(*made.actions):
+    if action.kind == "R":
+      again[action.stage] += action.size
+  *others, last = again
+  if len(set(others)) != 1 or not others[0] or last > others[0]:
+    return 1.0
+  return last / others[0]
 
 
 def _in_params(pipe: Params, error: schedule.SizeError) -> ValueError:
@@ -256,7 +272,9 @@ def _in_params(pipe: Params, error: schedule.SizeError) -> ValueError:
   )
 
 
-def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Cells:
+def _cut(
+  pipe: Params, layers: Sequence[LayerTime], number: int, last_again: float = 1.0
+) -> partition.Cells:
   """Cuts layers into cells: as told, or so that all take equally long."""
   _check_number(pipe, layers, number)
   lengths = pipe.lengths
@@ -271,10 +289,13 @@ def _cut(pipe: Params, layers: Sequence[LayerTime], number: int) -> partition.Ce
       return partition.explicit(len(layers), lengths)
     except ValueError as error:
       raise ValueError(f"pipeline.lengths={lengths!r}: {error}") from error
-  again = pipe.remat != "none"
-  return partition.balance(
-    [layer.total + (layer.forward if again else 0) for layer in layers], number
+  again = [0.0 if pipe.remat == "none" else layer.forward for layer in layers]
+  totals = [layer.total for layer in layers]
+  costs, last = (
+    [total + share * own for total, own in zip(totals, again, strict=True)]
+    for share in (1.0, last_again)
   )
+  return partition.balance(costs, number, last)
 
 
 def _check_number(pipe: Params, layers: Sequence[LayerTime], number: int) -> None:

@@ -22,7 +22,9 @@ Cells = tuple[tuple[int, int], ...]
 """Half-open ranges (start, end) of layers, one a cell, complete and in order."""
 
 
-def balance(costs: Sequence[float], num_cells: int) -> Cells:
+def balance(
+  costs: Sequence[float], num_cells: int, last: Sequence[float] | None = None
+) -> Cells:
   """Cuts layers into cells with the smallest largest load, then the least squares.
 
   Remaining ties go to the shortest first cell, then the shortest second and so on:
@@ -31,16 +33,22 @@ def balance(costs: Sequence[float], num_cells: int) -> Cells:
   Args:
     costs: cost of each layer, finite and >= 0, in any unit.
     num_cells: number of cells; none is left empty.
+    last: cost of each layer in the last cell, in the same unit, if it is lower there.
 
-  Raises ValueError if there are fewer layers than cells or less than one cell, and for
-  a cost that is negative or not finite.
+  Raises ValueError if there are fewer layers than cells or less than one cell, for a
+  cost that is negative or not finite, and for one in `last` above that in `costs`.
   """
-  _check_num_cells(len(costs), num_cells)
+  num_layers = len(costs)
+  _check_num_cells(num_layers, num_cells)
+  last = costs if last is None else last
+  _check_last(costs, last)
+  scaled = _integers([*costs, *last])
   # Cutting the reversed chain makes the ties above fall to the last cell's latest cut,
-  # which the search finds first.
-  prefix = [0, *accumulate(reversed(_integers(costs)))]
-  bound = _smallest_bound(prefix, num_cells)
-  cells = _least_squares(prefix, num_cells, bound)
+  # which the search finds first. There the last cell is the first one.
+  most = [0, *accumulate(reversed(scaled[:num_layers]))]
+  first = [0, *accumulate(reversed(scaled[num_layers:]))]
+  prefixes = [first, *[most] * (num_cells - 1)]
+  cells = _least_squares(prefixes, _smallest_bound(prefixes))
   return explicit(len(costs), [end - start for start, end in reversed(cells)])
 
 
@@ -85,6 +93,14 @@ def _check_num_cells(num_layers: int, num_cells: int) -> None:
     )
 
 
+def _check_last(costs: Sequence[float], last: Sequence[float]) -> None:
+  if len(last) != len(costs):
+    raise ValueError(f"last has {len(last)} costs, but there are {len(costs)} layers")
+  for layer, (cost, most) in enumerate(zip(last, costs, strict=True)):
+    if cost > most:
+      raise ValueError(f"last[{layer}] is {cost!r}: expected at most {most!r}, as else")
+
+
 def _integers(costs: Sequence[float]) -> list[int]:
   """Scales costs by one factor to integers, exactly: floats are binary fractions."""
   for layer, cost in enumerate(costs):
@@ -97,25 +113,30 @@ def _integers(costs: Sequence[float]) -> list[int]:
   return [value // divisor for value in scaled]
 
 
-def _reaches(prefix: Sequence[int], num_cells: int, bound: int) -> list[int]:
-  """Returns the most layers that 0, 1, .., num_cells cells of at most bound hold."""
+def _reaches(prefixes: Sequence[Sequence[int]], bound: int) -> list[int]:
+  """Returns the most layers that the first 0, 1, .. cells of at most bound hold.
+
+  Args:
+    prefixes: for each cell, sums of the first 0, 1, .. layers.
+    bound: of each cell.
+  """
   reach = [0]
-  for _ in range(num_cells):
-    reach.append(bisect_right(prefix, prefix[reach[-1]] + bound) - 1)
+  for left, prefix in zip(reversed(range(len(prefixes))), prefixes, strict=True):
+    end = bisect_right(prefix, prefix[reach[-1]] + bound) - 1
+    reach.append(min(end, len(prefix) - 1 - left))
   return reach
 
 
-def _smallest_bound(prefix: Sequence[int], num_cells: int) -> int:
+def _smallest_bound(prefixes: Sequence[Sequence[int]]) -> int:
   """Finds the smallest largest load by binary search over integers.
 
-  Empty cells do not matter here: while there are more layers than cells in use, a cell
-  can be split, which lowers loads.
+  A bound that serves holds every layer. So each cell can take one, and leave one for
+  each of those behind it.
   """
-  num_layers = len(prefix) - 1
-  low, high = 0, prefix[-1]
+  low, high = 0, max(prefix[-1] for prefix in prefixes)
   while low < high:
     middle = (low + high) // 2
-    if _reaches(prefix, num_cells, middle)[-1] == num_layers:
+    if _reaches(prefixes, middle)[-1] == len(prefixes[0]) - 1:
       high = middle
     else:
       low = middle + 1
@@ -123,25 +144,24 @@ def _smallest_bound(prefix: Sequence[int], num_cells: int) -> int:
 
 
 def _least_squares(
-  prefix: Sequence[int], num_cells: int, bound: int
+  prefixes: Sequence[Sequence[int]], bound: int
 ) -> list[tuple[int, int]]:
   """Finds the cells of least sum of squares with no load above bound.
 
   Dynamic programming over (number of cells, end of the last): only ends that the cells
   before can reach and the cells behind can complete are visited.
   """
-  num_layers = len(prefix) - 1
-  first = _reaches(prefix, num_cells, bound)
-  backward = [prefix[-1] - value for value in reversed(prefix)]
-  last = _reaches(backward, num_cells, bound)
-  expire = [bisect_right(prefix, value + bound) for value in prefix]
+  num_cells, num_layers = len(prefixes), len(prefixes[0]) - 1
+  first = _reaches(prefixes, bound)
+  backward = [prefixes[-1][-1] - value for value in reversed(prefixes[-1])]
+  last = _reaches([backward] * num_cells, bound)
 
   squares, starts = {0: 0}, []
-  for used in range(1, num_cells + 1):
-    left = num_cells - used
-    low = max(used, num_layers - last[left])
-    high = min(num_layers - left, first[used])
-    squares, start_of = _add_cell(prefix, expire, squares, range(low, high + 1))
+  for used, prefix in enumerate(prefixes, 1):
+    low = max(used, num_layers - last[num_cells - used])
+    expire = [bisect_right(prefix, value + bound) for value in prefix]
+    ends = range(low, first[used] + 1)
+    squares, start_of = _add_cell(prefix, expire, squares, ends)
     starts.append(start_of)
 
   cells, end = [], num_layers
@@ -165,7 +185,7 @@ def _add_cell(
     prefix: sums of the first 0, 1, .. layers.
     expire: for each start, the first end whose load would be too large.
     squares: for each start, ascending, the least sum of squares before it.
-    ends: the ends to find.
+    ends: the ends to find; those that no start reaches are left out.
   """
   # With p = prefix: squares[i] + (p[j] - p[i])^2 = p[j]^2 + height[i] - 2 p[i] p[j].
   height = {start: value + prefix[start] ** 2 for start, value in squares.items()}
@@ -192,6 +212,7 @@ def _add_cell(
     while until and until[0] <= end:
       queue.popleft()
       until.popleft()
-    start = start_of[end] = queue[0]
-    best[end] = squares[start] + (prefix[end] - prefix[start]) ** 2
+    if queue and end < expire[queue[0]]:
+      start = start_of[end] = queue[0]
+      best[end] = squares[start] + (prefix[end] - prefix[start]) ** 2
   return best, start_of

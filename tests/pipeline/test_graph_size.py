@@ -6,7 +6,7 @@ import pytest
 
 from models.transformer.language_model import TransformerLm
 from tests.pipeline import harness, toy
-from tests.pipeline.networks import LENGTH, VOCAB, toy_network
+from tests.pipeline.networks import LENGTH, VOCAB, Network, text_batches, toy_network
 from tfpipe import partition
 from tfpipe.pipeline import pipeline as pipeline_lib
 from tfpipe.pipeline.cell import make_cells
@@ -51,6 +51,31 @@ def test_hundreds_of_weights_add_no_node(tf):
   assert len(set(counts)) == 1
 
 
+def _transformer(num_layers):
+  return TransformerLm.Params().Set(
+    vocab_size=VOCAB,
+    sequence_length=LENGTH,
+    num_layers=num_layers,
+    model_dim=8,
+    ff_dim=16,
+    num_heads=2,
+  )
+
+
+def test_a_layer_adds_no_node_for_each_of_its_weights(tf):
+  def nodes(number):
+    task = _transformer(number).Instantiate()
+    network = Network(task.Layers, ("ids",), text_batches)
+    training = harness.start(tf, network, num_micro_batches=2, num_partitions=2)
+    library = training.function.graph.as_graph_def().library
+    return sum(len(function.node_def) for function in library.function)
+
+  # A block of 12 weights is in calls of forward, backward (the first, and those that
+  # add), squares of gradients and of weights, and update. The rest reads its weights,
+  # and packs, unpacks and hands on what is of it.
+  assert (nodes(24) - nodes(12)) / 12 < 12
+
+
 @pytest.mark.parametrize("remat", ["none", "cell"])
 def test_a_micro_batch_adds_a_fixed_number_of_nodes_whatever_the_layers(tf, remat):
   def per_micro_batch(layers):
@@ -82,15 +107,7 @@ def test_every_cell_is_traced_once(tf, monkeypatch, num_micro_batches):
 
 
 def test_equal_cells_share_one_function_and_their_gradients(tf):
-  task = TransformerLm.Params().Set(
-    vocab_size=VOCAB,
-    sequence_length=LENGTH,
-    num_layers=6,
-    model_dim=8,
-    ff_dim=16,
-    num_heads=2,
-  )
-  layers = [p.Instantiate() for p in task.Instantiate().Layers()]
+  layers = [p.Instantiate() for p in _transformer(6).Instantiate().Layers()]
   ids = tf.TensorSpec([2, LENGTH], tf.int32)
   batch = {"labels": ids, "weights": tf.TensorSpec([2, LENGTH])}
   ranges = partition.explicit(len(layers), [1, 2, 2, 2, 1])

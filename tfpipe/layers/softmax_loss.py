@@ -7,6 +7,7 @@ from typing import Any, cast
 from tfpipe.checks import check_count, check_number
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.layers.base import Layer, WeightParams
+from tfpipe.layers.linear import product
 from tfpipe.layers.weight_init import WeightInit
 from tfpipe.lazy import tf
 from tfpipe.nested_map import NestedMap
@@ -87,7 +88,10 @@ class SoftmaxLoss(Layer):
     """Computes [batch · time, vocab_size], of the dtype of x."""
     p = self.params
     x = tf.reshape(x, [-1, p.dim])
-    logits = tf.matmul(x, theta.w, transpose_b=bool(p.tied_to))
+    if p.tied_to:
+      logits = tf.matmul(x, theta.w, transpose_b=True)
+    else:
+      logits = product(x, theta.w)
     logits = tf.nn.bias_add(logits, theta.b)
     return clip(logits, p.logits_abs_max) if p.logits_abs_max else logits
 
