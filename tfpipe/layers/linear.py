@@ -83,11 +83,16 @@ def product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   def call(x: tf.Tensor, w: tf.Tensor) -> Any:
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       if out_dim > in_dim:
-        dx = tf.matmul(dy[None], w[None], transpose_b=True)[0]
-        return dx, tf.matmul(x, dy, transpose_a=True)
-      dw = tf.matmul(x[None], dy[None], transpose_a=True)[0]
-      return tf.matmul(dy, w, transpose_b=True), dw
+        dx = tf.matmul(_one(dy), _one(w), transpose_b=True)
+        return tf.squeeze(dx, 0), tf.matmul(x, dy, transpose_a=True)
+      dw = tf.matmul(_one(x), _one(dy), transpose_a=True)
+      return tf.matmul(dy, w, transpose_b=True), tf.squeeze(dw, 0)
 
     return tf.matmul(x, w), gradient
 
   return call(x, w)
+
+
+def _one(matrix: tf.Tensor) -> tf.Tensor:
+  """Makes a batch of a matrix."""
+  return tf.expand_dims(matrix, 0)
