@@ -11,6 +11,7 @@ device is touched. What is assumed and what does not come out is said below each
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from tfpipe.layer_times import LayerTimes
 from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.program import streams
+from tfpipe.schedule import text
 from tfpipe.simulate import StageTimes, simulate
 from tools.paper_figures import FITS, MODELS, TABLE_2, TABLE_3, Fit, Point
 
@@ -107,6 +109,8 @@ def step_times(
 ) -> dict[str, list[float]]:
   """Returns the time of a step at each point, in one unit for each way to count.
 
+  As in the paper, all that a backward needs is computed again, also where it is held.
+
   `flops`: cut by FLOPs, and a layer takes as long as its FLOPs. `rule`: cut by FLOPs as
   in the paper, but layers take their `estimated_times`. `timed`: cut by these times.
 
@@ -121,10 +125,12 @@ def step_times(
   times = estimated_times(network.costs(1), network.batch_size(), device)
   result: dict[str, list[float]] = {cut: [] for cut in cuts}
   with tempfile.TemporaryDirectory() as folder:
-    path = f"{folder}/times.json"
+    path, order = f"{folder}/times.json", pathlib.Path(folder, "gpipe.csv")
     layer_times.write(path, times)
     for k, m in points:
+      order.write_text(text.to_csv(schedule.make("gpipe", k, m, remat=True)))
       p.pipeline.Set(num_partitions=k, num_micro_batches=m, remat="cell")
+      p.pipeline.schedule = str(order)
       lengths: tuple[int, ...] = ()
       for cut in cuts:
         p.pipeline.lengths = lengths if cut == "rule" else ()
