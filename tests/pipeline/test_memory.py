@@ -17,8 +17,8 @@ STAGE = 4 * ROWS * DIM * LAYERS // 2
 LOSS = 1 / 4
 # At most so many of these are temporary values, and gradients on their way.
 SLACK = 14
-# At most so many of these are memory that an earlier step left, free to be used again.
-LEFT = 2
+# At most such a part of a peak is memory that an earlier step left, free for this one.
+LEFT = 1 / 8
 
 # (micro-batches, schedule, remat, layer)
 ALL = (32, "gpipe", "none", "Dense")
@@ -60,7 +60,7 @@ def peaks():
 @pytest.mark.parametrize("case", [ALL, ALL_OF_FEW])
 def test_gpipe_keeps_the_activations_of_all_micro_batches_in_both_stages(peaks, case):
   formula = (2 + LOSS) * case[0]
-  assert formula - LEFT <= peaks[case] <= formula + SLACK
+  assert (1 - LEFT) * formula <= peaks[case] <= formula + SLACK
 
 
 @pytest.mark.parametrize("case", [EARLY, EARLY_OF_FEW])
@@ -78,6 +78,6 @@ def test_remat_by_cell_keeps_the_input_of_a_stage(peaks):
 
 
 def test_remat_by_layer_keeps_the_inputs_of_layers_and_one_layer_inside(peaks):
-  assert peaks[DEEP] >= 2 * 16 * Deep.INSIDE - LEFT
+  assert peaks[DEEP] >= (1 - LEFT) * 2 * 16 * Deep.INSIDE
   assert peaks[DEEP_BY_LAYER] <= 2 * 16 + 2 * Deep.INSIDE / 4 + SLACK
   assert peaks[DEEP_BY_CELL] <= 16 / 4 + 2 * Deep.INSIDE + SLACK
