@@ -20,7 +20,8 @@ class Execution:
   Attributes:
     serial: whether the ops of a call run one after the other.
     xla: whether the functions of cells are compiled with XLA.
-    packs: whether sums of gradients travel packed, which no compiler can read.
+    packs: whether values travel packed, which no compiler can read. What is compiled
+      as a whole has each for itself.
   """
 
   serial: bool = False
