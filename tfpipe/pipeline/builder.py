@@ -67,7 +67,7 @@ class StepBuilder:
     self._seed_keys = seed_keys
     self._input_fields = input_fields
     self._order = order(schedule)
-    self._packs = cells[0].function.execution.packs
+    self._packs = not cells[0].function.execution.whole
     self._reader = WeightReader(packs=self._packs)
     self._recomputed = {
       (a.stage, m) for a in self._order if a.kind == "R" for m in a.micro_batches
@@ -159,7 +159,7 @@ class _Step:
       self._read_clock(action)
       for m in action.micro_batches:
         device = self._device(_Copy(action.stage, action.pipe))
-        with tf.device(device), tf.name_scope(_scope(action, m)):
+        with tf.device(device), tf.name_scope(scope(action, m)):
           self._act(action, m)
       self._read_clock(action)
       if self._marks:
@@ -175,7 +175,7 @@ class _Step:
     sent = {"F": self._inputs, "B": self._dys, "BW": self._dys}.get(action.kind, {})
     places = [(action.stage, m) for m in action.micro_batches]
     arrived = [tensor for place in places for tensor in sent.get(place, [])]
-    with tf.name_scope(_scope(action, action.micro_batch) + "clock/"):
+    with tf.name_scope(scope(action, action.micro_batch) + "clock/"):
       after = [_on(device, tensor) for tensor in [self._tokens[device], *arrived]]
       with tf.control_dependencies(after):
         self._times.append(self._clock.read(device))
@@ -386,7 +386,8 @@ _SCOPES = {
 }
 
 
-def _scope(action: Action, m: int) -> str:
+def scope(action: Action, m: int) -> str:
+  """Begins the names of what an action adds to the graph for a micro-batch."""
   return f"stage{action.stage}/micro{m}/{_SCOPES[action.kind]}/"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.packed import pack, unpack, variants
+from tfpipe.pipeline import tie
 from tfpipe.pipeline.bundle import Bundle, Item, Wire, wires_of
 from tfpipe.pipeline.call import Call
 from tfpipe.traced import Function, call, trace
@@ -133,11 +134,11 @@ class CellCall:
     packed = [isinstance(item, Bundle) for item in self._known]
     execution, compute = self._cell.execution, self._compute
     xla = execution.xla
-    if xla or not execution.packs:
+    if xla or execution.whole:
       sums = self._summed if adds else []
       flat = [spec for own in [*self._specs, *sums] for spec in own]
       compute = trace(compute, [token, *flat], xla=xla)
-      if not execution.packs:
+      if execution.whole:
         return compute
 
     def body(token: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
@@ -160,13 +161,28 @@ class CellCall:
   def _compute(self, token: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
     """Gives what is given and the gradients, one by one, and the token."""
     wires = [wire for item in self._known for wire in wires_of(item)]
-    token = tf.identity(token)
-    values = Values(self._cell, wires, tensors[: len(wires)], token.op)
-    sums = list(tensors[len(wires) :])
+    token, whole = tf.identity(token), self._cell.execution.whole
+    known, sums = list(tensors[: len(wires)]), list(tensors[len(wires) :])
+    if whole:
+      known = self._after(token, wires, known)
+    values = Values(self._cell, wires, known, token.op)
     dweights = self._body(values, sums or None)
     found = [tensor for item in self._given for tensor in values.pick(wires_of(item))]
     with tf.control_dependencies([values.end]):
-      return [*found, *dweights, tf.identity(token)]
+      end = tie.moved(token, [*found, *dweights]) if whole else tf.identity(token)
+    return [*found, *dweights, end]
+
+  def _after(
+    self, token: tf.Tensor, wires: Sequence[Wire], tensors: Sequence[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    """Ties to the token all but weights and what is kept, which are large."""
+    theta = {("arg", place) for place in range(self._cell.num_weights)}
+    return [
+      tie.after(token, tensor)
+      if wire[0] in ("arg", "dy") and wire not in theta
+      else tensor
+      for wire, tensor in zip(wires, tensors, strict=True)
+    ]
 
   def _pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     rest = iter(tensors)

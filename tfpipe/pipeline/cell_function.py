@@ -53,6 +53,7 @@ class CellFunction:
   Attributes:
     args: its arguments, see `cell.flat_args`, and
     specs: shapes and dtypes of what they hold.
+    num_weights: how many of them are weights; these come first.
     given: its outputs.
     num_outputs: number of all tensors in `CellOutputs`.
     moment_specs: what the moments are like.
@@ -66,10 +67,10 @@ class CellFunction:
     self.execution = execution
     self.specs: dict[Wire, tf.TensorSpec] = {}
     self._wires = self._wire(side)
-    count = sum(layer.num_weights for layer in layers)
+    self.num_weights = count = sum(layer.num_weights for layer in layers)
     theta: list[Wire] = [("arg", place) for place in range(count)]
     others: list[Item] = [("arg", place) for place in range(count, len(self.specs))]
-    self.args: list[Item] = [*bundles(theta, packs=execution.packs), *others]
+    self.args: list[Item] = [*bundles(theta, packs=not execution.whole), *others]
     last = layers[-1]
     self._num_tensors = last.num_tensors
     self._losses = self._outputs(lambda f: (f.num_tensors, f.num_losses))
@@ -80,7 +81,7 @@ class CellFunction:
     self.given: list[Item] = [
       *[("out", end, place) for place in range(self._num_tensors)],
       *self._losses,
-      *bundles(self._moments, packs=execution.packs),
+      *bundles(self._moments, packs=not execution.whole),
     ]
     self.moment_specs = [
       spec_of(tensor)

@@ -132,7 +132,7 @@ class CellGradient:
     )
 
   def _bundles(self, wires: Sequence[Wire]) -> list[Item]:
-    return bundles(wires, packs=self._cell.execution.packs)
+    return bundles(wires, packs=not self._cell.execution.whole)
 
   def _name(self, kind: str, layer: int, tensors: Iterable[tf.Tensor]) -> list[Wire]:
     """Names values of a layer, in order."""
