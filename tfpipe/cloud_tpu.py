@@ -16,14 +16,17 @@ class OnCloudTpu(experiment.Experiment):
   Attributes:
     SLICE: accelerator type, as Cloud TPU names it.
     HARDWARE: name of its cores in tfpipe's table.
+    NUM_REPLICAS: pipelines that it holds.
   """
 
   SLICE = ""
   HARDWARE = ""
+  NUM_REPLICAS = 1
 
   def Model(self) -> Params:
-    """A core for each partition."""
+    """A core for each partition of each pipeline."""
     p = super().Model()
     p.pipeline.Set(backend="spmd", schedule="1f1b", compute_dtype="bfloat16")
+    p.pipeline.num_replicas = self.NUM_REPLICAS
     p.train.hardware = self.HARDWARE
     return p

@@ -19,6 +19,15 @@ class Transformer13(OnCloudTpu, paper.Transformer13):
 
 
 @registry.Register
+class Transformer13R4(OnCloudTpu, paper.Transformer13):
+  """Four pipelines of it, 32 sequences each, 16 chips of v5e."""
+
+  SLICE, HARDWARE = "v5litepod-16", "tpu_v5e"
+  NUM_PARTITIONS = NUM_REPLICAS = 4
+  BATCH_SIZE = 128
+
+
+@registry.Register
 class Transformer103(OnCloudTpu, paper.Transformer103):
   """5.3B weights, eight chips of v6e."""
 
