@@ -207,6 +207,8 @@ def newest(folder: pathlib.Path) -> tuple[Checkpoint | None, list[str]]:
     try:
       return load(path), damaged
     except ValueError as error:
+      if not os.path.lexists(path):  # a training has removed it, and has newer ones
+        return newest(folder)
       damaged.append(str(error))
   if damaged:
     raise ValueError(f"no complete checkpoint in {folder}:\n" + "\n".join(damaged))
