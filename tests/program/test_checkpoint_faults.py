@@ -97,3 +97,17 @@ def test_one_that_a_training_removes_meanwhile_is_not_taken_for_damaged(
   found, damaged = newest(tmp_path)
   assert found is not None
   assert (found.step, damaged) == (2, [])
+
+
+@pytest.mark.parametrize(
+  "content", [b"", b"max_steps : 3\n", b"\x80\x04.", b"\x93NUMPY"]
+)
+def test_what_is_no_zip_is_refused_without_advice_to_load_it(tmp_path, content):
+  path = tmp_path / "checkpoint-00000001.npz"
+  path.write_bytes(content)
+  message = (
+    f"{path} is not a complete checkpoint: ValueError: it does not begin as a zip"
+  )
+  with pytest.raises(ValueError, match=message) as caught:
+    checkpoint.load(path)
+  assert "pickle" not in str(caught.value)
