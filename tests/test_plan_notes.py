@@ -1,8 +1,11 @@
 """What the plan tells the reader of its predictions."""
 
+import pytest
+
 from tests.priced import Priced, PricedLoss, network, params
-from tfpipe import plan
+from tfpipe import plan, schedule
 from tfpipe.hardware import Hardware
+from tfpipe.schedule import text
 
 SLOW = Hardware("slow", 10**6, 4.0, "float32", 8.0, link_latency_secs=3, efficiency=0.5)
 
@@ -28,19 +31,59 @@ def test_the_plan_says_what_does_not_split():
   assert len(plan.make(params(1, 1, schedule="zb_h1")).notes) == 1
 
 
-def test_the_plan_says_if_computing_again_saves_nothing():
-  # One device: F R B W, and what is inside stays from R to W instead of from F to W.
-  shape = {"schedule": "zb_h1", "remat": "cell"}
-  note = "remat=cell saves no memory with this schedule: what a cell computes again "
-  made = plan.make(params(1, 1, **shape))
-  assert [text for text in made.notes if text.startswith(note)]
+def heavy(number, **pipeline):
+  """Plans equal layers that keep much more inside than they hand on."""
+  layers = network(*[1] * number)
+  for layer in layers[1:]:
+    layer.inside = 1000
+  return plan.make(params(layers=layers, **pipeline))
+
+
+def test_the_plan_says_if_computing_again_lowers_no_peak():
+  # ZB-H1's last device of two: F F B W ..., two forwards of two layers as without.
+  shape = {"schedule": "zb_h1", "num_partitions": 2, "num_micro_batches": 4}
+  made = heavy(4, **shape, remat="cell")
+  first, last = (row.activations for row in made.stages)
+  assert first < last
+  assert made.activations == {"cell": last, "none": last}
+  assert made.notes[1:] == (
+    "remat=cell does not lower the most that a device keeps: what a cell has computed, "
+    "again or not, stays until its W; remat=none is faster",
+  )
   # 1F1B's first device of two keeps two forwards, and computes one of them again.
-  layers = network(1, 1)
-  for layer in layers:
-    layer.inside = 100
-  shape |= {"schedule": "1f1b", "num_partitions": 2, "num_micro_batches": 4}
-  made = plan.make(params(layers=layers, **shape))
-  assert not [text for text in made.notes if text.startswith(note)]
+  assert heavy(4, **{**shape, "schedule": "1f1b"}, remat="cell").notes == ()
+
+
+@pytest.mark.parametrize(("name", "num_micro_batches"), [("zb_h1", 1), ("1f1b", 4)])
+def test_the_plan_says_if_nothing_is_computed_again(name, num_micro_batches):
+  made = heavy(2, schedule=name, num_micro_batches=num_micro_batches, remat="cell")
+  assert made.notes[-1] == (
+    "remat=cell computes nothing again with this schedule: every backward comes right "
+    "behind its own forward"
+  )
+
+
+def test_what_recomputation_saves_is_told_of_the_cut_without_it():
+  # F B W take 3 a layer, R 1 but on the last device: 2, 3 and 4 layers take 8, 12 and
+  # 12, where 3, 3 and 3 take 9 each without. ZB-H1 has three micro-batches of 4 rows
+  # on each device, and the gradients of a row, 4 bytes for each layer, from B to W.
+  shape = {"schedule": "zb_h1", "num_partitions": 3, "num_micro_batches": 3}
+  cell, none = (heavy(9, **shape, remat=remat) for remat in ("cell", "none"))
+  assert {end - start - (not start) for start, end in none.cells} == {3}
+  assert cell.cells[-1][1] - cell.cells[-1][0] == 4
+  assert cell.activations == {key: none.activations[key] for key in ("cell", "none")}
+  assert (
+    cell.activations["cell"] > 3 * 4 * 4000 > none.activations["none"] > 3 * 4 * 3000
+  )
+
+
+def test_a_schedule_of_ones_own_is_compared_in_its_own_order(tmp_path):
+  # GPipe: without R, both micro-batches of 6 rows are held from F to BW. Each layer
+  # keeps 1000 bytes of a row, and its input of 4.
+  path = tmp_path / "own.json"
+  path.write_text(text.to_json(schedule.make("gpipe", 1, 2, remat=True)))
+  made = heavy(2, schedule=str(path), num_micro_batches=2, remat="cell")
+  assert made.activations == {"cell": 6 * 2008, "none": 2 * 6 * 2008}
 
 
 def test_the_plan_says_that_its_times_are_not_those_of_16_bits():

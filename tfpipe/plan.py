@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 
-from tfpipe import backend, memory, model, partition, saving, units
+from tfpipe import backend, memory, model, partition, saving, schedule, units
 from tfpipe import draft as draft_lib
 from tfpipe.cost import LayerCost
 from tfpipe.draft import Draft
@@ -117,7 +117,7 @@ def make(
   other = "cell" if remat == "none" else "none"
   activations = {
     remat: memory.most_activations(rows, same),
-    other: memory.most_activations(draft.memory(other), same),
+    other: memory.most_activations(_memory_with(other, draft), same),
   }
   return Plan(
     costs=draft.costs,
@@ -133,6 +133,14 @@ def make(
     num_replicas=p.pipeline.num_replicas,
     notes=(*_notes(draft, hardware, activations), *meeting),
   )
+
+
+def _memory_with(remat: str, draft: Draft) -> tuple[StageMemory, ...]:
+  """Predicts the memory with another kind of remat, cut and put in order for that."""
+  if schedule.is_file(draft.pipe.schedule):
+    return draft.memory(remat)  # in the order that its author chose
+  pipe = draft.pipe.Copy().Set(remat=remat)
+  return draft_lib.make(pipe, draft.network).memory()
 
 
 def _notes(
@@ -155,11 +163,7 @@ def _notes(
       "gradients that W reads, taken to be as large as the outputs of layers with "
       "weights"
     )
-    if draft.pipe.remat == "cell" and activations["cell"] >= activations["none"]:
-      notes.append(
-        "remat=cell saves no memory with this schedule: what a cell computes again "
-        "stays until its W; remat=none is faster"
-      )
+  notes += _needless_remat(draft, splits, activations)
   if draft.measured:
     notes.append(f"times were measured on {draft.measured.device}")
     rows = draft.network.batch_size() // draft.pipe.num_micro_batches
@@ -173,6 +177,26 @@ def _notes(
     if draft.pipe.compute_dtype != "float32":
       notes[-1] += f"; products in {draft.pipe.compute_dtype} may take less"
   return notes
+
+
+def _needless_remat(
+  draft: Draft, splits: bool, activations: dict[str, int]
+) -> list[str]:
+  """Says if the device that keeps most keeps no less than without recomputation."""
+  remat = draft.pipe.remat
+  if remat == "none" or activations[remat] < activations["none"]:
+    return []
+  lists = draft.schedule.actions
+  if remat == "cell" and not any(a.kind == "R" for actions in lists for a in actions):
+    return [
+      "remat=cell computes nothing again with this schedule: every backward comes "
+      "right behind its own forward"
+    ]
+  reason = ": what a cell has computed, again or not, stays until its W" * splits
+  return [
+    f"remat={remat} does not lower the most that a device keeps{reason}; remat=none is "
+    "faster"
+  ]
 
 
 def _sharing(draft: Draft) -> list[str]:
