@@ -35,13 +35,15 @@ def test_measured_times_decide_on_cut_and_step(tmp_path):
 def test_what_is_computed_again_counts_in_the_cut(tmp_path):
   # 6, 5 and 7 units of work; with recomputation 12, 6 and 8.
   path = measured(tmp_path, (6, 0, 0), (1, 2, 2), (1, 3, 3))
+  # GPipe computes no cell again for a single micro-batch, and all of them for two.
   p = params(1, 1, num_partitions=2, layer_times=path)
-  for remat, cells in (
-    ("none", ((0, 2), (2, 3))),
-    ("cell", ((0, 1), (1, 3))),
-    ("layer", ((0, 1), (1, 3))),
+  for remat, num_micro_batches, cells in (
+    ("none", 2, ((0, 2), (2, 3))),
+    ("cell", 1, ((0, 2), (2, 3))),
+    ("cell", 2, ((0, 1), (1, 3))),
+    ("layer", 1, ((0, 1), (1, 3))),
   ):
-    p.pipeline.remat = remat
+    p.pipeline.Set(remat=remat, num_micro_batches=num_micro_batches)
     assert plan.make(p).cells == cells
 
 
