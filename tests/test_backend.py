@@ -12,9 +12,11 @@ from tfpipe import backend, plan, trainer
 from tfpipe.cost import ArraySpec, LayerCost
 from tfpipe.model import SCHEDULES
 from tfpipe.schedule import gpipe
+from tfpipe.spmd import strategies
 
 BUCKETED = "lm.documents.Bucketed"
 SPMD = "pipeline.backend=spmd"
+CORES = ("pipeline.tpu=local", "pipeline.xla=True")
 STEPS = "train.steps_per_call=2"
 
 
@@ -31,7 +33,20 @@ def make(name, *changes):
     ),
     (
       ("pipeline.tpu=local",),
-      "pipeline.tpu='local': must be '' with .*; --tpu sets both",
+      "pipeline.xla=False: must be True with pipeline.backend='devices' and pipeline",
+    ),
+    (
+      (*CORES, "pipeline.devices=TPU:0,TPU:1"),
+      "pipeline.devices='TPU:0,TPU:1': must be 'auto' with .* and pipeline.tpu='local'",
+    ),
+    (
+      (*CORES, "pipeline.compute_dtype=float16"),
+      "compute_dtype='float16': must be 'float32' or 'bfloat16' with",
+    ),
+    ((*CORES, "pipeline.intra_op_threads=1"), "intra_op_threads=1: must be 0 with"),
+    (
+      (*CORES, "pipeline.num_replicas=2"),
+      "pipeline.num_replicas=2: must be 1 with pipeline.backend='devices'",
     ),
     (("train.steps_per_call=0",), "train.steps_per_call=0: must be a whole number"),
     ((STEPS,), "train.steps_per_call=2: must be 1 with pipeline.backend='devices'"),
@@ -147,12 +162,45 @@ def test_a_flag_sets_both_fields(tmp_path, capsys):
   assert found == "error: pipeline.backend is set twice: to devices and to spmd"
 
 
+def test_single_actions_on_cores_are_compiled_and_labelled(capsys):
+  arguments = (f"--model={IMAGE}", "--tpu=local", "--backend=devices")
+  command.run(*arguments, "--mode=inspect")
+  shown = capsys.readouterr().out
+  assert "pipeline.backend : 'devices'\n" in shown
+  assert "pipeline.tpu : 'local'\n" in shown
+  assert "pipeline.xla : True\n" in shown
+  command.run(*arguments, "--mode=plan")
+  assert "on the cores of a TPU is unverified: it has not" in capsys.readouterr().out
+  assert not any("unverified" in note for note in make(IMAGE).notes)
+
+
+def test_single_actions_run_on_the_cores_that_a_tpu_has(
+  tf, cpus, capsys, monkeypatch, tmp_path
+):
+  asked = []
+
+  def cores(name, number):
+    asked.append((name, number))
+    return tuple(cpus[2 : 2 + number])
+
+  monkeypatch.setattr(strategies, "cores", cores)
+  arguments = (f"--model={IMAGE}", "--tpu=local", "--backend=devices")
+  command.run(*arguments, f"--logdir={tmp_path}", "--max_steps=1", "--mode=train")
+  assert asked == [("local", 2)]
+  shown = capsys.readouterr().out
+  assert f"devices {cpus[2]}, {cpus[3]}" in shown
+  # What it has saved is evaluated where there is no TPU.
+  command.run(*arguments, f"--logdir={tmp_path}", "--mode=eval")
+  assert len(asked) == 1
+
+
 def test_single_actions_are_not_measured(tmp_path):
   arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", "--profile=3:2")
   found = command.refusal(*arguments, f"--set={SPMD}")
   assert found.startswith("error: --profile: needs pipeline.backend='devices'; one pro")
 
 
+@pytest.mark.parametrize("kind", backend.BACKENDS)
 @pytest.mark.parametrize(
   ("name", "message"),
   [
@@ -163,7 +211,8 @@ def test_single_actions_are_not_measured(tmp_path):
     ),
   ],
 )
-def test_without_a_tpu_it_says_so(tf, tmp_path, name, message):
+def test_without_a_tpu_it_says_so(tf, tmp_path, name, message, kind):
   arguments = (f"--model={IMAGE}", f"--logdir={tmp_path}", f"--tpu={name}")
+  arguments = (*arguments, f"--backend={kind}")
   assert re.search(message, command.refusal(*arguments))
   assert not list(tmp_path.iterdir())

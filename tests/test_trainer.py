@@ -51,7 +51,7 @@ def test_every_short_flag_sets_its_one_parameter(capsys, flag, path, value):
 
 def test_there_is_no_short_flag_without_a_test():
   tested = {flag.partition("=")[0] for flag, _, _ in SHORT}
-  tested |= {"--stages_per_device", "--layer_times", "--tpu"}
+  tested |= {"--stages_per_device", "--layer_times", "--backend", "--tpu"}
   assert {f"--{flag}" for flag in trainer._SHORT} == tested
 
 

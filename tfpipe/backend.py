@@ -17,6 +17,10 @@ from tfpipe.schedule.schedule import Schedule
 from tfpipe.spelling import nearest
 
 BACKENDS = ("devices", "spmd")
+HELP = (
+  "What trains: devices, each action on its device (on those of --tpu compiled, and "
+  "unverified: not run on a TPU), or spmd, one program; with --tpu alone spmd."
+)
 CROSSING = ("float32", "bfloat16", "int32", "int64", "bool")
 """Dtypes that one program can hand from stage to stage."""
 
@@ -30,10 +34,25 @@ _ALLOWED: dict[str, tuple] = {
 }
 """What one program for all devices knows, of fields that mean more elsewhere."""
 
+_ON_CORES: dict[str, tuple] = {
+  "pipeline.xla": (True,),
+  "pipeline.devices": ("auto",),
+  "pipeline.intra_op_threads": (0,),
+  "pipeline.compute_dtype": ("float32", "bfloat16"),
+}
+"""Likewise for single actions on TPU cores."""
+
 _INTERVALS = (
   *("log_interval_steps", "save_interval_steps", "eval_interval_steps"),
   "max_steps",
 )
+
+
+def implied(tpu: str | None, backend: str | None) -> list[str]:
+  """Gives what the flags --tpu and --backend set besides their own fields."""
+  if not tpu or backend == "spmd":
+    return []
+  return ["pipeline.xla=True" if backend else "pipeline.backend=spmd"]
 
 
 def define(p: Params) -> None:
@@ -48,7 +67,9 @@ def define(p: Params) -> None:
     "tpu",
     "",
     "Cloud TPU whose cores train: its name, its address, or 'local' on a TPU VM; "
-    "empty: none. Evaluation runs on the host.",
+    "empty: none. With backend='spmd' evaluation runs on the host. With "
+    "backend='devices' each action is a compiled function on its core: unverified, it "
+    "has not run on a TPU.",
   )
   p.Define(
     "num_replicas",
@@ -88,23 +109,16 @@ def check(p: Params) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
       raise ValueError(f"{field}={count!r}: must be a whole number, at least 1")
   if backend == "devices":
-    if tpu:
-      raise ValueError(
-        f"pipeline.tpu={tpu!r}: must be '' with pipeline.backend='devices'; --tpu sets "
-        "both"
-      )
     for field, count in counts.items():
       if count > 1:
         raise ValueError(f"{field}={count}: must be 1 with pipeline.backend='devices'")
+    if tpu:
+      _check_allowed(
+        p, _ON_CORES, f"pipeline.backend='devices' and pipeline.tpu={tpu!r}"
+      )
     return
   micro_batches_each(p.pipeline)
-  for field, allowed in _ALLOWED.items():
-    value = p.Get(field)
-    if value not in allowed:
-      raise ValueError(
-        f"{field}={value!r}: must be {' or '.join(map(repr, allowed))} with "
-        "pipeline.backend='spmd'"
-      )
+  _check_allowed(p, _ALLOWED, "pipeline.backend='spmd'")
   if tpu and p.pipeline.devices != "auto":
     raise ValueError(
       f"pipeline.devices={p.pipeline.devices!r}: must be 'auto' with pipeline.tpu="
@@ -114,6 +128,15 @@ def check(p: Params) -> None:
     if p.train.Get(name) % steps:
       raise ValueError(
         f"train.steps_per_call={steps}: must divide train.{name}={p.train.Get(name)}"
+      )
+
+
+def _check_allowed(p: Params, fields: dict[str, tuple], what: str) -> None:
+  for field, allowed in fields.items():
+    value = p.Get(field)
+    if value not in allowed:
+      raise ValueError(
+        f"{field}={value!r}: must be {' or '.join(map(repr, allowed))} with {what}"
       )
 
 
@@ -163,7 +186,12 @@ def check_plan(
     ValueError: naming what it cannot run.
   """
   if p.pipeline.backend == "devices":
-    return []
+    if not p.pipeline.tpu:
+      return []
+    return [
+      "pipeline.backend=devices on the cores of a TPU is unverified: it has not run on "
+      "one"
+    ]
   table = ticks.table(schedule)
   for stage, (_, end) in enumerate(cells[:-1]):
     for spec in flatten(costs[end - 1].out_shapes):

@@ -55,15 +55,17 @@ def call(
   """
   if not function.outputs and not changes:
     return []
-  function.add_to_graph(tf.compat.v1.get_default_graph())
+  graph = tf.compat.v1.get_default_graph()
+  function.add_to_graph(graph)
   op = tf.raw_ops.StatefulPartitionedCall if changes else tf.raw_ops.PartitionedCall
-  found = op(
-    args=[*args, *function.captured_inputs],
-    Tout=[tensor.dtype for tensor in function.outputs],
-    f=function,
-    config_proto=_no_rewriting(),
-    executor_type="SINGLE_THREADED_EXECUTOR" if serial else "",
-  )
+  with graph._attr_scope(_no_inference()):
+    found = op(
+      args=[*args, *function.captured_inputs],
+      Tout=[tensor.dtype for tensor in function.outputs],
+      f=function,
+      config_proto=_no_rewriting(),
+      executor_type="SINGLE_THREADED_EXECUTOR" if serial else "",
+    )
   return _with_shapes(found, function)
 
 
@@ -99,6 +101,15 @@ def _no_rewriting() -> bytes:
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
   return config.SerializeToString()
+
+
+@functools.cache
+def _no_inference() -> dict[str, Any]:
+  """Gives the attribute of a call whose function is not looked into for shapes.
+
+  TensorFlow would do so at each call; they are known since the function was traced.
+  """
+  return {"_disable_call_shape_inference": tf.compat.v1.AttrValue(b=True)}
 
 
 def _with_shapes(found: Sequence[tf.Tensor], function: Function) -> list[tf.Tensor]:

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from tfpipe import error_text, model, registry
+from tfpipe import backend, error_text, model, registry
 from tfpipe import hardware as hardware_lib
 from tfpipe import plan as plan_lib
 from tfpipe.model import REMAT, SCHEDULES
@@ -116,7 +116,8 @@ flags.DEFINE_string(
   "timeline.json, and trace.json for Perfetto.",
 )
 flags.DEFINE_string("devices", None, "auto, cpu, gpu, or device names with commas.")
-flags.DEFINE_string("tpu", None, "Cloud TPU: local, or its name; one program trains.")
+flags.DEFINE_string("tpu", None, "Cloud TPU whose cores train: local, or its name.")
+flags.DEFINE_string("backend", None, backend.HELP)
 flags.DEFINE_integer("max_steps", None, "Mini-batches to train on.")
 flags.DEFINE_integer(
   "max_restarts",
@@ -147,6 +148,7 @@ _SHORT = {
   "remat": "pipeline.remat",
   "layer_times": "pipeline.layer_times",
   "devices": "pipeline.devices",
+  "backend": "pipeline.backend",
   "tpu": "pipeline.tpu",
   "max_steps": "train.max_steps",
   "deterministic": "train.deterministic",
@@ -195,7 +197,7 @@ def overrides() -> list[str]:
     for flag, path in _SHORT.items()
     if FLAGS[flag].value is not None
   ]
-  return [*FLAGS.set, *short, *(["pipeline.backend=spmd"] if FLAGS.tpu else [])]
+  return [*FLAGS.set, *short, *backend.implied(FLAGS.tpu, FLAGS.backend)]
 
 
 def _logdir() -> pathlib.Path:
@@ -271,6 +273,7 @@ def _set_up(
   if FLAGS.mode == "export":
     stop.at("exporting")
     return show("\n".join(export_lib.export(run, logdir)))
+  window = profile.left(window, run.step)
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)

@@ -79,26 +79,27 @@ def _remat_makespan(num_micro_batches: int) -> float:
 def growth(bench: Bench) -> list[Figure]:
   """What a start takes with more micro-batches, and with more layers."""
   runs = {
-    "base": decoder(4, 8, dim=64),
-    "M=128": decoder(4, 128, dim=64),
-    "L=128": decoder(4, 8, layers=128, dim=64),
+    "M=8, K=2": decoder(2, 8, dim=64),
+    "M=128, K=2": decoder(2, 128, dim=64),
+    "M=8, K=4": decoder(4, 8, dim=64),
+    "M=128, K=4": decoder(4, 128, dim=64),
+    "L=128, K=4": decoder(4, 8, layers=128, dim=64),
   }
   found = bench.turns(runs)
-  base = found["base"]
   figures = []
-  for name, goal in (("M=128", 1.5), ("L=128", 2.0)):
-    more = found[name]
-    nodes, base_nodes = (run["nodes"] + run["function_nodes"] for run in (more, base))
+  for name, base, goal in (
+    ("M=128, K=2", "M=8, K=2", 1.5),
+    ("M=128, K=4", "M=8, K=4", 1.5),
+    ("L=128, K=4", "M=8, K=4", 2.0),
+  ):
+    less, more = found[base], found[name]
+    starts = less["start"], more["start"]
+    nodes = [run["nodes"] + run["function_nodes"] for run in (less, more)]
+    detail = ", ".join(map(format_secs, starts))
     figures += [
+      Figure(f"start {name}", starts[1] / starts[0], goal, True, detail),
       Figure(
-        f"start {name}",
-        more["start"] / base["start"],
-        goal,
-        True,
-        f"{format_secs(base['start'])}, {format_secs(more['start'])}",
-      ),
-      Figure(
-        f"nodes {name}", nodes / base_nodes, goal, True, f"{base_nodes:g}, {nodes:g}"
+        f"nodes {name}", nodes[1] / nodes[0], goal, True, f"{nodes[0]:g}, {nodes[1]:g}"
       ),
     ]
   return figures

@@ -15,6 +15,14 @@ The training step is one program for all cores, see `tfpipe.spmd`. Stages, cheap
            whether it fits, operations, exchanges. --cell=2 compiles stage 2 alone.
            Needs `pip install -e '.[tpu-check]'`
 
+That is --form=spmd. Two others are unverified, a device for each stage of any schedule:
+
+  devices          graph: each action's compiled function is on its /device:TPU:k
+  replicated_core  graph: within one replica of a TPUStrategy, each is on its logical
+                   core, /device:TPU_REPLICATED_CORE:k; hlo: each product still is. For
+                   StreamExecutor runtimes of v2 to v4; to libtpu 0.0.31 and newer it is
+                   UNIMPLEMENTED
+
 Nothing here runs on a TPU. Ends with 0 if all is as it must be, 1 if not or if it is
 refused, and 3 if a stage cannot be run here.
 """
@@ -34,7 +42,8 @@ from tfpipe.pipeline import placement
 from tfpipe.program import quiet, refusal, streams
 from tfpipe.spelling import nearest
 from tfpipe.trainer import FLAGS, model_params
-from tools import tpu_subject
+from tools import tpu_placed, tpu_subject
+from tools.tpu_placed import Placed
 from tools.tpu_subject import Findings, Subject, UnavailableError
 
 # Compiled in several parts at once, a large program has hung for ever (TF 2.21, CPU).
@@ -47,12 +56,17 @@ SHARED = ("model", "num_partitions", "num_micro_batches", "schedule", "remat", "
 for _name in SHARED:
   flags.declare_key_flag(_name)
 
-OWN = ("stage", "topology", "cell")
+OWN = ("stage", "form", "topology", "cell")
 STAGES = ("graph", "hlo", "virtual", "aot")
+FORMS = {"spmd": STAGES, "devices": ("graph",), "replicated_core": ("graph", "hlo")}
+"""What the step is made as, and the stages that look at that."""
 UNAVAILABLE = 3
 """Exit code of a stage that cannot be run here."""
 
 _STAGE = flags.DEFINE_string("stage", None, f"What to check: {', '.join(STAGES)}.")
+_FORM = flags.DEFINE_string(
+  "form", "spmd", f"What the step is made as: {', '.join(FORMS)}."
+)
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "With --stage=aot: for what.")
 _CELL = flags.DEFINE_integer("cell", None, "With --stage=aot: one stage by number.")
 
@@ -73,6 +87,16 @@ def _check_flags(argv: Sequence[str]) -> None:
       f"--stage {found}: must be one of {', '.join(STAGES)}"
       f"{nearest(_STAGE.value or '', STAGES)}"
     )
+  if _FORM.value not in FORMS:
+    raise ValueError(
+      f"--form = {_FORM.value!r}: must be one of {', '.join(FORMS)}"
+      f"{nearest(_FORM.value, FORMS)}"
+    )
+  if _STAGE.value not in FORMS[_FORM.value]:
+    raise ValueError(
+      f"--stage = {_STAGE.value!r}: must be {' or '.join(FORMS[_FORM.value])} with "
+      f"--form={_FORM.value}"
+    )
   for flag in (_TOPOLOGY, _CELL):
     if flag.present and _STAGE.value != "aot":
       raise ValueError(f"--{flag.name} has no effect with --stage={_STAGE.value}")
@@ -86,10 +110,13 @@ def _params() -> Params:
   return model_params(FLAGS.model, [*FLAGS.set, *given])
 
 
-def _checked(subject: Subject) -> Findings:
+def _checked(subject: Subject | Placed) -> Findings:
   """Checks; a stage's module is loaded for that stage only."""
-  stage = importlib.import_module(f"tools.tpu_{_STAGE.value}")
   number = len(subject.plan.cells) * subject.plan.num_replicas
+  if isinstance(subject, Placed):
+    _start(number)
+    return tpu_placed.check(subject, str(_STAGE.value))
+  stage = importlib.import_module(f"tools.tpu_{_STAGE.value}")
   if _STAGE.value != "aot":
     _start(number)
     return stage.check(subject)
@@ -106,7 +133,13 @@ def _start(number: int) -> None:
     placement.resolve("cpu", max(number, 2))
 
 
-def _run(subject: Subject) -> None:
+def _subject() -> Subject | Placed:
+  if _FORM.value == "spmd":
+    return tpu_subject.make(_params())
+  return tpu_placed.make(_params(), _FORM.value)
+
+
+def _run(subject: Subject | Placed) -> None:
   print(subject.title(), flush=True)
   try:
     found = _checked(subject)
@@ -124,8 +157,7 @@ def main(argv: Sequence[str]) -> None:
   """Checks what the flags say, and prints what is found."""
   try:
     _check_flags(argv)
-    subject = tpu_subject.make(_params())
-    _run(subject)
+    _run(_subject())
   except error_text.REFUSALS as error:
     sys.exit(f"error: {refusal.text(error)}")
 

@@ -7,19 +7,17 @@ a core from its replica. Only its operations are looked at; none has a kernel he
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from tfpipe.lazy import tf
 from tfpipe.spmd.collectives import Alone, Tpu
 from tfpipe.spmd.devices import Devices
 from tfpipe.spmd.program import Program
+from tools import tpu_described
 from tools.tpu_subject import Findings, Subject
 
-_COMPUTES = ("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative")
+COMPUTES = ("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative")
 _LAYER = re.compile(r"stage\d+/(\w+)/(forward|backward)/")
 
 
@@ -41,7 +39,7 @@ def check(subject: Subject) -> Findings:
   exchanges = {"CrossReplicaSum", *(["CollectivePermute"] * (program.num_replicas > 1))}
   found.expect(exchanges <= kinds, f"exchanges: {', '.join(sorted(exchanges))}")
   dynamic = [node.name for node in whole.node if _is_dynamic(node)]
-  found.expect(not dynamic, f"{len(dynamic)} dynamic shapes{_some(dynamic)}")
+  found.expect(not dynamic, f"{len(dynamic)} dynamic shapes{some(dynamic)}")
   return found
 
 
@@ -79,9 +77,7 @@ def _check_layers(
       seen.add((named[1], named[2]))
       if stage != stage_of[named[1]]:
         wrong.append(f"{node.name} is in the branch of stage {stage}")
-  found.expect(
-    not wrong, f"{len(wrong)} layers in another stage's branch{_some(wrong)}"
-  )
+  found.expect(not wrong, f"{len(wrong)} layers in another stage's branch{some(wrong)}")
   missing = [
     f"{name} {what}"
     for stage in network.stages
@@ -91,14 +87,14 @@ def _check_layers(
   found.expect(
     not missing,
     f"{len(stage_of)} layers, forward and backward; {len(missing)} missing"
-    + _some(missing),
+    + some(missing),
   )
-  products = [(stage, node) for stage, node in places if node.op in _COMPUTES]
+  products = [(stage, node) for stage, node in places if node.op in COMPUTES]
   outside = [node.name for stage, node in products if stage is None]
   found.expect(
     not outside,
     f"{len(products)} products and convolutions, {len(outside)} outside of a stage"
-    + _some(outside),
+    + some(outside),
   )
 
 
@@ -107,7 +103,8 @@ def _is_dynamic(node: Any) -> bool:
   return any(s.unknown_rank or any(d.size < 0 for d in s.dim) for s in shapes)
 
 
-def _some(texts: Sequence[str]) -> str:
+def some(texts: Sequence[str]) -> str:
+  """Gives the first few of what a line of findings has counted."""
   return f": {'; '.join(texts[:3])}" if texts else ""
 
 
@@ -116,12 +113,7 @@ def build(program: Program) -> tf.Graph:
   network = program.network
   _cut_layers(program)
   with tf.Graph().as_default() as graph:
-    strategy = tf.distribute.TPUStrategy(
-      _resolver(program.num_replicas),
-      experimental_device_assignment=tf.tpu.experimental.DeviceAssignment.build(
-        _topology(program.num_replicas), num_replicas=program.num_replicas
-      ),
-    )
+    strategy = tpu_described.strategy(program.num_replicas)
     batch = {
       name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name=f"batch/{name}")
       for name, spec in network.batch.specs.items()
@@ -140,44 +132,3 @@ def _cut_layers(program: Program) -> None:
   tf.function(step, autograph=False).get_concrete_function(
     program.specs(), program.network.batch.specs
   )
-
-
-def _topology(num_cores: int) -> Any:
-  """Describes chips of one core in a row."""
-  places = [[[core, 0, 0, 0] for core in range(num_cores)]]
-  return tf.tpu.experimental.Topology(
-    mesh_shape=[num_cores, 1, 1, 1], device_coordinates=np.array(places, np.int32)
-  )
-
-
-def _resolver(num_cores: int) -> Any:
-  """Makes what tells TPUStrategy of the cores."""
-
-  class Described(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Says what it is told, and asks nobody."""
-
-    def __init__(self) -> None:
-      self.task_type, self.task_id, self._tpu = "worker", 0, "described"
-
-    def master(self, *_: Any, **__: Any) -> str:
-      return ""
-
-    def cluster_spec(self) -> Any:
-      return tf.train.ClusterSpec({})
-
-    def get_tpu_system_metadata(self) -> Any:
-      devices = [
-        tf.config.LogicalDevice(
-          f"/job:localhost/replica:0/task:0/device:TPU:{core}", "TPU"
-        )
-        for core in range(num_cores)
-      ]
-      return types.SimpleNamespace(
-        num_cores=num_cores,
-        num_hosts=1,
-        num_of_cores_per_host=num_cores,
-        topology=_topology(num_cores),
-        devices=devices,
-      )
-
-  return Described()

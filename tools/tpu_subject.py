@@ -57,8 +57,7 @@ class Subject:
 
   def specs(self) -> dict[str, tf.TensorSpec]:
     """Gives the fields of a mini-batch."""
-    specs = self.params.input.Instantiate().specs()
-    return {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
+    return tensor_specs(self.params)
 
   def batch(self) -> Mapping[str, np.ndarray]:
     """Gives the first mini-batch."""
@@ -106,6 +105,12 @@ class Subject:
       f"{self.ticks.name} in {self.ticks.num_ticks} ticks; layers in each stage: "
       f"{lengths}"
     )
+
+
+def tensor_specs(params: Params) -> dict[str, tf.TensorSpec]:
+  """Gives the fields of a mini-batch of a run."""
+  specs = params.input.Instantiate().specs()
+  return {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
 
 
 def make(params: Params) -> Subject:

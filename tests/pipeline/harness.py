@@ -52,6 +52,7 @@ def make_pipeline(
   seed: int = SEED,
   xla: bool = False,
   serial: bool = False,
+  whole: bool = False,
   compute_dtype: str = "float32",
   **options: int,
 ) -> Pipeline:
@@ -75,7 +76,7 @@ def make_pipeline(
     input_fields=input_fields,
     seed=seed,
     remat_layers=remat == "layer",
-    execution=Execution(serial=serial, xla=xla),
+    execution=Execution(serial=serial, xla=xla, whole=whole),
     compute_dtype=compute_dtype,
   )
 

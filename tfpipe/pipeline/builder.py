@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.packed import PackedTensors, unpack, unpack_as_node, variants
+from tfpipe.packed import unpack, unpack_as_node, variants
 from tfpipe.pipeline import micro_batch
 from tfpipe.pipeline.call import reference
 from tfpipe.pipeline.cell import Cell, flat_args, make_gradients
 from tfpipe.pipeline.cell_call import CellCall
 from tfpipe.pipeline.clock import Clock
-from tfpipe.pipeline.gradient_sums import by_weight
+from tfpipe.pipeline.gradient_sums import added, by_weight
 from tfpipe.pipeline.marks import Marks
 from tfpipe.pipeline.step_result import Metrics, StepResult, pool, total
 from tfpipe.pipeline.weight_reader import WeightReader
@@ -67,7 +67,8 @@ class StepBuilder:
     self._seed_keys = seed_keys
     self._input_fields = input_fields
     self._order = order(schedule)
-    self._reader = WeightReader()
+    self._packs = not cells[0].function.execution.whole
+    self._reader = WeightReader(packs=self._packs)
     self._recomputed = {
       (a.stage, m) for a in self._order if a.kind == "R" for m in a.micro_batches
     }
@@ -130,7 +131,7 @@ class _Step:
     self._num = builder._schedule.num_micro_batches
     self._batch = batch
     # Handed from action to action of a device: each begins when the one before ends.
-    with tf.control_dependencies([reference()]):
+    with tf.control_dependencies([reference()] if builder._packs else []):
       self._tokens = {device: _on(device, step) for device in builder._devices}
     self._inputs: dict[_Place, list[tf.Tensor]] = {}
     self._calls: dict[_Place, list[tf.Tensor]] = {}
@@ -158,7 +159,7 @@ class _Step:
       self._read_clock(action)
       for m in action.micro_batches:
         device = self._device(_Copy(action.stage, action.pipe))
-        with tf.device(device), tf.name_scope(_scope(action, m)):
+        with tf.device(device), tf.name_scope(scope(action, m)):
           self._act(action, m)
       self._read_clock(action)
       if self._marks:
@@ -174,7 +175,7 @@ class _Step:
     sent = {"F": self._inputs, "B": self._dys, "BW": self._dys}.get(action.kind, {})
     places = [(action.stage, m) for m in action.micro_batches]
     arrived = [tensor for place in places for tensor in sent.get(place, [])]
-    with tf.name_scope(_scope(action, action.micro_batch) + "clock/"):
+    with tf.name_scope(scope(action, action.micro_batch) + "clock/"):
       after = [_on(device, tensor) for tensor in [self._tokens[device], *arrived]]
       with tf.control_dependencies(after):
         self._times.append(self._clock.read(device))
@@ -209,14 +210,12 @@ class _Step:
     """Reads a stage's weights, once for each of its copies, where they are.
 
     Returns:
-      the bundle of them, if there are any.
+      the bundle of them, if there are any; each for itself if they are not packed.
     """
     names = self._b._cells[copy.stage].weight_names()
-    if not names:
-      return []
     variables = [self._b._weights[name] for name in names]
     with tf.name_scope(f"stage{copy.stage}/weights"):
-      return [self._b._reader.read(variables, self._device(copy))]
+      return self._b._reader.read(variables, self._device(copy))
 
   def _seed_keys(self, copy: _Copy) -> tf.Tensor:
     names = self._b._cells[copy.stage].seed_names()
@@ -319,39 +318,61 @@ class _Step:
         tf.reshape(tf.stack(self._times), [-1, 2]) if self._clock else None,
       )
 
-  def _gradient_sums(self) -> PackedTensors:
+  def _gradient_sums(self) -> Mapping[str, tf.Tensor]:
     """Gives the sums of all weights; those of a layer stay packed."""
-    layers = []
+    layers, uses = [], []
     for copy, sums in sorted(self._sums.items()):
       names = self._b._cells[copy.stage].weight_names()
       gradient = self._b._gradients[copy.stage]
+      if not self._b._packs:
+        places = [place for own in gradient.weights for place in own]
+        uses += zip([names[place] for place in places], sums, strict=True)
+        continue
       with tf.device(self._device(copy)):
         packs = unpack_as_node(sums[0], variants(len(gradient.summed))) if sums else []
       layers += [
         (tuple(names[place] for place in places), packed)
         for places, packed in zip(gradient.weights, packs, strict=True)
       ]
+    if not self._b._packs:
+      return added(uses, self._homes())
     return by_weight(layers, self._b._weights)
+
+  def _homes(self) -> dict[str, str]:
+    """Gives the device of each layer by its name."""
+    return {
+      layer.name: self._device(_Copy(stage, 0))
+      for stage, cell in enumerate(self._b._cells)
+      for layer in cell.layers
+    }
 
   def _pooled_moments(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     pooled = {}
     for stage, by_micro_batch in self._moments.items():
       cell = self._b._cells[stage]
-      bundled = [tensor for m in range(self._num) for tensor in by_micro_batch[m]]
+      given = [tensor for m in range(self._num) for tensor in by_micro_batch[m]]
       device = self._device(_Copy(stage, 0))
       with tf.device(device), tf.name_scope(f"stage{stage}/moments"):
-        pool_all = functools.partial(_pool, cell.function.moment_specs)
-        found = call(trace(pool_all, specs(bundled)), bundled)
+        own = cell.function.moment_specs
+        pool_all = functools.partial(_pool, own, packs=self._b._packs)
+        found = call(trace(pool_all, specs(given)), given)
       names = [name for name, _ in cell.moment_names()]
       pooled |= zip(names, zip(found[::2], found[1::2], strict=True), strict=True)
     return pooled
 
 
-def _pool(own: Sequence[tf.TensorSpec], *bundled: tf.Tensor) -> list[tf.Tensor]:
+def _pool(
+  own: Sequence[tf.TensorSpec], *given: tf.Tensor, packs: bool
+) -> list[tf.Tensor]:
   """Pools (mean, variance, mean, ...) of all micro-batches, one after the other."""
-  values = [unpack(one, own) for one in bundled]
+  size = len(own) or 1
+  values = (
+    [unpack(one, own) for one in given]
+    if packs
+    else [given[first : first + size] for first in range(0, len(given), size)]
+  )
   found = []
-  for place in range(0, len(own) if bundled else 0, 2):
+  for place in range(0, len(own) if given else 0, 2):
     found += pool([v[place] for v in values], [v[place + 1] for v in values])
   return found
 
@@ -365,7 +386,8 @@ _SCOPES = {
 }
 
 
-def _scope(action: Action, m: int) -> str:
+def scope(action: Action, m: int) -> str:
+  """Begins the names of what an action adds to the graph for a micro-batch."""
   return f"stage{action.stage}/micro{m}/{_SCOPES[action.kind]}/"
 
 

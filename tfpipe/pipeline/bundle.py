@@ -21,6 +21,17 @@ class Bundle:
   wires: tuple[Wire, ...]
 
 
-def bundles(wires: Sequence[Wire]) -> list[Bundle]:
-  """Bundles values: as one, or none if there are none."""
+Item: TypeAlias = Wire | Bundle
+"""What one tensor of a call stands for."""
+
+
+def bundles(wires: Sequence[Wire], *, packs: bool) -> list[Item]:
+  """Bundles values: as one, or none if there are none; without `packs` leaves them."""
+  if not packs:
+    return list(wires)
   return [Bundle(tuple(wires))] if wires else []
+
+
+def wires_of(item: Item) -> tuple[Wire, ...]:
+  """Gives the names of the values that one tensor of a call stands for."""
+  return item.wires if isinstance(item, Bundle) else (item,)

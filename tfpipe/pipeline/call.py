@@ -20,12 +20,13 @@ class Execution:
   Attributes:
     serial: whether the ops of a call run one after the other.
     xla: whether the functions of cells are compiled with XLA.
-    packs: whether sums of gradients travel packed, which no compiler can read.
+    whole: whether what calls the functions is compiled together with them. No value
+      then travels packed, which no compiler can read, and order is a matter of data.
   """
 
   serial: bool = False
   xla: bool = False
-  packs: bool = True
+  whole: bool = False
 
 
 PLAIN = Execution()
@@ -73,7 +74,7 @@ class Call:
     self._num_wanted = len(wanted)
     self._given = [known[place] for place in self.reads]
     self._summed = list(summed)
-    self._packs = bool(summed) and execution.packs and not execution.xla
+    self._packs = bool(summed) and not (execution.xla or execution.whole)
     self.num_summed = 1 if self._packs else len(summed)
     self._cut, self._calls_others = cutter.cut(self._given, [*wanted, *summed])
 

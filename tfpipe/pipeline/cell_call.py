@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tfpipe.lazy import tf
 from tfpipe.packed import pack, unpack, variants
-from tfpipe.pipeline.bundle import Bundle, Wire
+from tfpipe.pipeline import tie
+from tfpipe.pipeline.bundle import Bundle, Item, Wire, wires_of
 from tfpipe.pipeline.call import Call
 from tfpipe.traced import Function, call, trace
 
 if TYPE_CHECKING:
   from tfpipe.pipeline.cell_function import CellFunction
 
-Item: TypeAlias = Wire | Bundle
-"""What one tensor of a call stands for."""
 Sums: TypeAlias = "Sequence[tf.Tensor] | None"
 
 
@@ -75,8 +74,8 @@ class CellCall:
     needed: what it reads of that; other values may be among them.
     given: what it gives.
     body: `Values` (and sums of weight gradients, or None) → gradients of weights.
-    summed: what these gradients are like, by layer. They are given last, as a bundle of
-      one bundle for each layer that has some.
+    summed: what these gradients are like, by layer. They are given last; bundled, as a
+      bundle of one bundle for each layer that has some.
   """
 
   def __init__(
@@ -94,11 +93,11 @@ class CellCall:
     self._places = [
       place
       for place, item in enumerate(known)
-      if any(wire in read for wire in _wires(item))
+      if any(wire in read for wire in wires_of(item))
     ]
     self._known = [known[place] for place in self._places]
     self._given = list(given)
-    self._specs = [[specs[wire] for wire in _wires(item)] for item in self._known]
+    self._specs = [[specs[wire] for wire in wires_of(item)] for item in self._known]
     self._summed = [list(own) for own in summed if own]
     self._functions: dict[bool, Function] = {}
 
@@ -113,8 +112,8 @@ class CellCall:
     Args:
       values: as many of those known as there are; it is handed only what it reads.
       token: int64 scalar; the call begins when it is there.
-      sums: the bundle of sums of weight gradients, if there is one; the call gives the
-        new one.
+      sums: the sums of weight gradients, if there are some, as the call gives the new
+        ones.
 
     Returns:
       what the call gives; the token when it has ended.
@@ -133,12 +132,14 @@ class CellCall:
     """
     token = tf.TensorSpec([], tf.int64)
     packed = [isinstance(item, Bundle) for item in self._known]
-    xla = self._cell.execution.xla
-    compute = self._compute
-    if xla:
+    execution, compute = self._cell.execution, self._compute
+    xla = execution.xla
+    if xla or execution.whole:
       sums = self._summed if adds else []
       flat = [spec for own in [*self._specs, *sums] for spec in own]
-      compute = trace(compute, [token, *flat], xla=True)
+      compute = trace(compute, [token, *flat], xla=xla)
+      if execution.whole:
+        return compute
 
     def body(token: tf.Tensor, *args: tf.Tensor) -> list[tf.Tensor]:
       tensors = [
@@ -159,20 +160,35 @@ class CellCall:
 
   def _compute(self, token: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
     """Gives what is given and the gradients, one by one, and the token."""
-    wires = [wire for item in self._known for wire in _wires(item)]
-    token = tf.identity(token)
-    values = Values(self._cell, wires, tensors[: len(wires)], token.op)
-    sums = list(tensors[len(wires) :])
+    wires = [wire for item in self._known for wire in wires_of(item)]
+    token, whole = tf.identity(token), self._cell.execution.whole
+    known, sums = list(tensors[: len(wires)]), list(tensors[len(wires) :])
+    if whole:
+      known = self._after(token, wires, known)
+    values = Values(self._cell, wires, known, token.op)
     dweights = self._body(values, sums or None)
-    found = [tensor for item in self._given for tensor in values.pick(_wires(item))]
+    found = [tensor for item in self._given for tensor in values.pick(wires_of(item))]
     with tf.control_dependencies([values.end]):
-      return [*found, *dweights, tf.identity(token)]
+      end = tie.moved(token, [*found, *dweights]) if whole else tf.identity(token)
+    return [*found, *dweights, end]
+
+  def _after(
+    self, token: tf.Tensor, wires: Sequence[Wire], tensors: Sequence[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    """Ties to the token all but weights and what is kept, which are large."""
+    theta = {("arg", place) for place in range(self._cell.num_weights)}
+    return [
+      tie.after(token, tensor)
+      if wire[0] in ("arg", "dy") and wire not in theta
+      else tensor
+      for wire, tensor in zip(wires, tensors, strict=True)
+    ]
 
   def _pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     rest = iter(tensors)
     items = []
     for item in self._given:
-      own = [next(rest) for _ in _wires(item)]
+      own = [next(rest) for _ in wires_of(item)]
       items.append(pack(own) if isinstance(item, Bundle) else own[0])
     dweights = list(rest)
     if self._cell.execution.xla:
@@ -184,7 +200,3 @@ class CellCall:
 def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
   """Gives shape and dtype of a traced tensor."""
   return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
-def _wires(item: Item) -> tuple[Wire, ...]:
-  return item.wires if isinstance(item, Bundle) else (item,)

@@ -9,7 +9,8 @@ traced twice: a layer that is equal to another, or a cell. A `Wire` names a valu
     ("dy", layer, n)      a gradient that reaches a layer; of layer -1, the cell's own
     ("carried", layer, n) what a layer's B carries to its W
 
-The weights cross the graph of a step as one `Bundle`, and so do the moments.
+The weights cross the graph of a step as one `Bundle`, and so do the moments, unless
+the step is compiled as a whole.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.bundle import Wire, bundles
+from tfpipe.pipeline.bundle import Item, Wire, bundles
 from tfpipe.pipeline.call import Call, Execution
-from tfpipe.pipeline.cell_call import CellCall, Item, Values, spec_of
+from tfpipe.pipeline.cell_call import CellCall, Values, spec_of
 from tfpipe.pipeline.layer_function import LayerFunction
 
 
@@ -33,7 +34,7 @@ class CellOutputs:
   Attributes:
     tensors: the tensors of the border, flat.
     losses: losses of this cell to be minimized, sums over the micro-batch's examples.
-    moments: bundle of batch moments (mean, variance, mean, variance, ...), or none.
+    moments: batch moments (mean, variance, mean, variance, ...), as one if bundled.
   """
 
   tensors: list[tf.Tensor]
@@ -52,9 +53,10 @@ class CellFunction:
   Attributes:
     args: its arguments, see `cell.flat_args`, and
     specs: shapes and dtypes of what they hold.
+    num_weights: how many of them are weights; these come first.
     given: its outputs.
     num_outputs: number of all tensors in `CellOutputs`.
-    moment_specs: what the bundle of moments holds.
+    moment_specs: what the moments are like.
     out_specs: nest of what the last layer returns: the inputs of the next cell.
   """
 
@@ -65,10 +67,10 @@ class CellFunction:
     self.execution = execution
     self.specs: dict[Wire, tf.TensorSpec] = {}
     self._wires = self._wire(side)
-    count = sum(layer.num_weights for layer in layers)
+    self.num_weights = count = sum(layer.num_weights for layer in layers)
     theta: list[Wire] = [("arg", place) for place in range(count)]
     others: list[Item] = [("arg", place) for place in range(count, len(self.specs))]
-    self.args: list[Item] = [*bundles(theta), *others]
+    self.args: list[Item] = [*bundles(theta, packs=not execution.whole), *others]
     last = layers[-1]
     self._num_tensors = last.num_tensors
     self._losses = self._outputs(lambda f: (f.num_tensors, f.num_losses))
@@ -79,7 +81,7 @@ class CellFunction:
     self.given: list[Item] = [
       *[("out", end, place) for place in range(self._num_tensors)],
       *self._losses,
-      *bundles(self._moments),
+      *bundles(self._moments, packs=not execution.whole),
     ]
     self.moment_specs = [
       spec_of(tensor)

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from tfpipe.lazy import tf
-from tfpipe.pipeline.bundle import Bundle, Wire, bundles
+from tfpipe.pipeline.bundle import Item, Wire, bundles, wires_of
 from tfpipe.pipeline.call import Call
-from tfpipe.pipeline.cell_call import CellCall, Item, Sums, Values, spec_of
+from tfpipe.pipeline.cell_call import CellCall, Sums, Values, spec_of
 from tfpipe.pipeline.cell_function import CellFunction
 from tfpipe.pipeline.gradient import GradientKey
 
@@ -73,9 +73,9 @@ class CellGradient:
       read = {**again, **{wire: None for wire in read if wire not in own}}
     kept = [wire for wire in read if wire[0] == "out"]
     late = self._reads([g.weight_gradient for g in layers]) if splits else {}
-    self.kept: list[Bundle] = [
-      *bundles([wire for wire in kept if wire not in late]),
-      *bundles([wire for wire in kept if wire in late]),
+    self.kept = [
+      *self._bundles([wire for wire in kept if wire not in late]),
+      *self._bundles([wire for wire in kept if wire in late]),
     ]
 
   @functools.cached_property
@@ -124,10 +124,15 @@ class CellGradient:
     )
 
   @functools.cached_property
-  def _carried(self) -> list[Bundle]:
-    known = {*self._dys, *[wire for bundle in self.kept for wire in bundle.wires]}
+  def _carried(self) -> list[Item]:
+    known = {*self._dys, *[wire for item in self.kept for wire in wires_of(item)]}
     read = self._reads([gradient.weight_gradient for gradient in self._layers])
-    return bundles([w for w in read if w[0] not in ("arg", "seeds") and w not in known])
+    return self._bundles(
+      [w for w in read if w[0] not in ("arg", "seeds") and w not in known]
+    )
+
+  def _bundles(self, wires: Sequence[Wire]) -> list[Item]:
+    return bundles(wires, packs=not self._cell.execution.whole)
 
   def _name(self, kind: str, layer: int, tensors: Iterable[tf.Tensor]) -> list[Wire]:
     """Names values of a layer, in order."""
@@ -190,7 +195,7 @@ class CellGradient:
   def _call(
     self,
     calls: Sequence[Call],
-    carried: Sequence[Bundle],
+    carried: Sequence[Item],
     given: Sequence[Item],
     body: Callable[[Values, Sums], list[tf.Tensor]],
     summed: Sequence[Sequence[tf.TensorSpec]] = (),

@@ -37,3 +37,22 @@ def by_weight(
     with tf.device(weights[name].device):
       sums[name] = total(values)
   return PackedTensors(packs, specs, sums)
+
+
+def added(
+  uses: Sequence[tuple[str, tf.Tensor]], homes: Mapping[str, str]
+) -> dict[str, tf.Tensor]:
+  """Does the same for sums that are not packed.
+
+  Args:
+    uses: name of a weight, and the sum of one of its uses.
+    homes: name of each layer → its device.
+  """
+  contributions: dict[str, list[tf.Tensor]] = {}
+  for name, value in uses:
+    contributions.setdefault(name, []).append(value)
+  sums = {}
+  for name, values in contributions.items():
+    with tf.device(homes[name.partition("/")[0]]):
+      sums[name] = total(values)
+  return sums

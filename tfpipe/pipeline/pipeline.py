@@ -77,11 +77,7 @@ class Pipeline:
     self.weights = self._create_weights(seed)
     with tf.device(devices[0]):
       self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="step")
-    self._seed_keys = {
-      f"{layer.name}/{path}": name_key(f"{seed}/{layer.name}/{path}")
-      for layer in layers
-      for path in layer.seeds()
-    }
+    self._seed_keys = seed_keys(layers, seed)
 
   def trainable(self) -> dict[str, tf.Variable]:
     """The weights that learn, by name."""
@@ -226,7 +222,7 @@ class Pipeline:
     do_eval: bool,
   ) -> StepBuilder:
     checks.check_fields(batch, self._layers, self._input_fields)
-    part = _part(batch, schedule.num_micro_batches)
+    part = part_specs(batch, schedule.num_micro_batches)
     cells = self._cells(part, self._ranges, do_eval=do_eval)
     checks.check_metrics(cells[-1].function.out_specs, self._layers[-1].name)
     builder = StepBuilder(
@@ -329,7 +325,7 @@ class Pipeline:
         trace(_mover(rows), specs([moves, *values]))(moves, *values)
 
 
-def _part(batch: Batch, num_micro_batches: int) -> dict[str, tf.TensorSpec]:
+def part_specs(batch: Batch, num_micro_batches: int) -> dict[str, tf.TensorSpec]:
   """Gives the specs of one of so many micro-batches of a mini-batch."""
   shapes = {name: static_shape(spec) for name, spec in batch.items()}
   size = micro_batch_size(next(iter(shapes.values()))[0], num_micro_batches)
@@ -376,6 +372,15 @@ def _all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     with tf.device(device):
       flags += call(trace(body, specs(own)), own)
   return tf.reduce_all(tf.stack(flags))
+
+
+def seed_keys(layers: Sequence[Layer], seed: int) -> dict[str, int]:
+  """Gives the key of each seed of layers by global name."""
+  return {
+    f"{layer.name}/{path}": name_key(f"{seed}/{layer.name}/{path}")
+    for layer in layers
+    for path in layer.seeds()
+  }
 
 
 def declared_weights(layers: Sequence[Layer]) -> dict[str, WeightParams]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tfpipe.lazy import tf
-from tfpipe.packed import PackedTensors
 
 Metrics: TypeAlias = "dict[str, tuple[tf.Tensor, tf.Tensor]]"
 
@@ -26,7 +25,7 @@ class StepResult:
       started and ended; None unless asked for.
   """
 
-  gradient_sums: PackedTensors
+  gradient_sums: Mapping[str, tf.Tensor]
   metrics: Metrics
   moments: dict[str, tuple[tf.Tensor, tf.Tensor]]
   micro_batch_losses: tf.Tensor

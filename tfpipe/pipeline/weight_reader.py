@@ -27,12 +27,17 @@ _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class WeightReader:
-  """Reads variables where they are; stages whose weights are alike share a function."""
+  """Reads variables where they are; stages whose weights are alike share a function.
 
-  def __init__(self) -> None:
+  Args:
+    packs: whether values travel packed.
+  """
+
+  def __init__(self, *, packs: bool) -> None:
+    self._packs = packs
     self._functions: dict[_Shapes, Function] = {}
 
-  def read(self, variables: Sequence[tf.Variable], device: str) -> tf.Tensor:
+  def read(self, variables: Sequence[tf.Variable], device: str) -> list[tf.Tensor]:
     """Adds the reading of variables to the graph under construction.
 
     Args:
@@ -40,10 +45,15 @@ class WeightReader:
       device: where the stage is.
 
     Returns:
-      their values, packed, on the device.
+      their values on the device, packed as one if they travel so.
     """
+    if not variables:
+      return []
+    if not self._packs:
+      with tf.device(device):
+        return [variable.read_value() for variable in variables]
     if all(variable.device.endswith(device) for variable in variables):
-      return self._read(variables, device)
+      return [self._read(variables, device)]
     values: dict[int, tf.Tensor] = {}
     for place in dict.fromkeys(variable.device for variable in variables):
       own = [variable for variable in variables if variable.device == place]
@@ -52,7 +62,7 @@ class WeightReader:
         found = unpack_as_node(packed, [tf.TensorSpec(v.shape) for v in own])
       values |= zip(map(id, own), found, strict=True)
     with tf.device(device):
-      return pack_as_node([values[id(variable)] for variable in variables])
+      return [pack_as_node([values[id(variable)] for variable in variables])]
 
   def _read(self, variables: Sequence[tf.Variable], device: str) -> tf.Tensor:
     shapes = tuple(static_shape(variable) for variable in variables)

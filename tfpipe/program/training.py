@@ -79,9 +79,17 @@ class EachAction:
   """Each action on its device, by the pipeline itself, which has the variables."""
 
   def __init__(self, params: Params, plan: Plan, *, trains: bool) -> None:
-    del trains
-    number = plan.schedule.num_devices
-    self.devices = self.hosts = placement.resolve(params.pipeline.devices, number)
+    number, tpu = plan.schedule.num_devices, params.pipeline.tpu
+    if not tpu:
+      self.devices = placement.resolve(params.pipeline.devices, number)
+    elif trains:
+      with quiet.notes():
+        self.devices = strategies.cores(tpu, number)
+    else:
+      self.devices = (HOST,) * number
+    self.hosts = self.devices
+    first = self.devices[plan.schedule.placement[0][0]]
+    self._feeds = HOST if tpu else first  # nobody has tried to prefetch to a core
 
   def function(self, run: Run, *, timed: bool) -> Any:
     """Traces the step; for several shapes of batches a `ByShape`."""
@@ -99,7 +107,8 @@ class EachAction:
 
   def feed(self, run: Run, batches: tf.data.Dataset) -> Iterable[Any]:
     """Brings them to the device of the first stage."""
-    return ahead(batches, self.devices[run.plan.schedule.placement[0][0]])
+    del run
+    return ahead(batches, self._feeds)
 
   def pull(self, variables: Variables) -> None:
     """Does nothing: they have it."""

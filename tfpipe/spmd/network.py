@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfpipe.layers.base import Layer
-from tfpipe.layers.weight_init import name_key
 from tfpipe.lazy import tf
 from tfpipe.pipeline import checks, mixed_precision
 from tfpipe.pipeline.call import Execution
 from tfpipe.pipeline.cell import Cell, gradient_keys, make_cells
 from tfpipe.pipeline.micro_batch import micro_batch_size
-from tfpipe.pipeline.pipeline import declared_weights
+from tfpipe.pipeline.pipeline import declared_weights, seed_keys
 from tfpipe.spmd.border import Border
 from tfpipe.spmd.layout import Layout
 from tfpipe.spmd.mini_batch import MiniBatch
@@ -82,7 +81,7 @@ class StagedNetwork:
       )
     checks.check_layers(layers, ranges)
     checks.check_fields(batch, layers, input_fields)
-    self.layers, self.ranges, self._seed = layers, ranges, seed
+    self.layers, self.ranges = layers, ranges
     self.input_fields = tuple(input_fields)
     self.remat = remat
     mixed_precision.prepare(layers, compute_dtype, "")
@@ -95,7 +94,7 @@ class StagedNetwork:
     checks.check_metrics(cells[-1].function.out_specs, layers[-1].name)
     trainable = {name for name, w in self.declared.items() if w.trainable}
     self.stages = [
-      Stage(number, cell, keys, self._seed_keys(), remat)
+      Stage(number, cell, keys, seed_keys(layers, seed), remat)
       for number, (cell, keys) in enumerate(
         zip(cells, gradient_keys(cells, trainable), strict=True)
       )
@@ -114,15 +113,8 @@ class StagedNetwork:
     }
     entering = tuple(part[name] for name in self.input_fields)
     inputs: Any = entering if len(entering) > 1 else next(iter(entering))
-    how = Execution(packs=False)
+    how = Execution(whole=True)
     return make_cells(self.layers, self.ranges, inputs, part, execution=how)
-
-  def _seed_keys(self) -> dict[str, int]:
-    return {
-      f"{layer.name}/{path}": name_key(f"{self._seed}/{layer.name}/{path}")
-      for layer in self.layers
-      for path in layer.seeds()
-    }
 
   def _check_learns(self, trainable: set[str]) -> None:
     learns = {name for stage in self.stages for name in stage.learns}

@@ -10,16 +10,13 @@ from tfpipe.lazy import tf
 from tfpipe.pipeline.call import Call
 from tfpipe.pipeline.cell import Cell, weight_names
 from tfpipe.pipeline.gradient import GradientKey
-from tfpipe.structure import is_differentiable
+from tfpipe.pipeline.tie import tied
 from tfpipe.traced import specs
 
 Named: TypeAlias = "Mapping[str, tf.Tensor]"
 
 Place: TypeAlias = "tuple[int, int]"
 """A layer, and a place among its arguments and what is kept behind them."""
-
-_LARGE = 3e38
-"""Below the largest numbers of float32 and bfloat16; gradients there are lost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,27 +279,6 @@ class Stage:
 
   def _scope(self, index: int, what: str) -> str:
     return f"stage{self._number}/{self.cell.layers[index].name}/{what}/"
-
-
-def tied(tensors: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Gives the inputs of a recomputation, which no compiler can do before.
-
-  They are what they were, but a compiler cannot know: each adds whether the gradient
-  that has arrived is beyond all that is of use. Else it would find that the forward has
-  computed the same and keep that instead.
-
-  Args:
-    tensors: the inputs.
-    dys: gradients that have arrived.
-  """
-  floats = [dy for dy in dys if is_differentiable(dy)]
-  if not floats:
-    return list(tensors)
-  flag = tf.cast(tf.reshape(floats[0], [-1])[0], tf.float32) > _LARGE
-  return [
-    tensor | flag if tensor.dtype == tf.bool else tensor + tf.cast(flag, tensor.dtype)
-    for tensor in tensors
-  ]
 
 
 def _is_scratch(tensor: tf.Tensor) -> bool:

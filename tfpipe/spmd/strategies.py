@@ -36,6 +36,28 @@ def tpu(name: str, num_cores: int) -> Devices:
   Raises:
     ValueError: there is no such TPU, or it has fewer cores.
   """
+  resolver, topology = _started(name, num_cores)
+  assignment = tf.tpu.experimental.DeviceAssignment.build(
+    topology, num_replicas=num_cores
+  )
+  strategy = tf.distribute.TPUStrategy(
+    resolver, experimental_device_assignment=assignment
+  )
+  return strategy, lambda _: Tpu()
+
+
+def cores(name: str, num_cores: int) -> tuple[str, ...]:
+  """Gives the first cores of a Cloud TPU as devices, each for itself.
+
+  Arguments and errors are those of `tpu`.
+  """
+  _started(name, num_cores)
+  found = tf.config.list_logical_devices("TPU")
+  return tuple(core.name for core in found[:num_cores])
+
+
+def _started(name: str, num_cores: int) -> tuple[Any, Any]:
+  """Starts a Cloud TPU; gives its resolver and topology."""
   try:
     resolver = _within(PATIENCE_SECS, lambda: _found(name))
     if name != LOCAL:
@@ -50,13 +72,7 @@ def tpu(name: str, num_cores: int) -> Devices:
       f"pipeline.tpu={name!r}: has {cores} cores; pipeline.num_partitions times "
       f"num_replicas is {num_cores}"
     )
-  assignment = tf.tpu.experimental.DeviceAssignment.build(
-    topology, num_replicas=num_cores
-  )
-  strategy = tf.distribute.TPUStrategy(
-    resolver, experimental_device_assignment=assignment
-  )
-  return strategy, lambda _: Tpu()
+  return resolver, topology
 
 
 def _found(name: str) -> Any:
