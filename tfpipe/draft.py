@@ -66,8 +66,10 @@ class Draft:
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
     if self.measured:
       # It is as long on every device, and told by stage.
-      end = self.measured.end * self.schedule.num_devices / len(self.cells)
-      times = dataclasses.replace(times, update=[own + end for own in times.update])
+      devices, end = self.schedule.placement[0], self.measured.end
+      ends = [end / devices.count(device) for device in devices]
+      update = [own + at_end for own, at_end in zip(times.update, ends, strict=True)]
+      times = dataclasses.replace(times, update=update)
     copies = len(self.schedule.placement) - 1
     if hardware is None or not copies:
       return times
