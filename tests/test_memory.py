@@ -193,6 +193,13 @@ def test_the_moment_of_the_whole_device_counts_not_that_of_each_stage():
   assert memory.most_activations(rows) == 120 + BORDER
 
 
+def test_most_activations_may_be_there_when_the_device_holds_less():
+  # F0 F1 BW0 BW1: both micro-batches until BW0; at BW1 one, and its new gradients.
+  (row,) = predict(schedule.make("gpipe", 1, 2), states=[LayerState(gradients=500)])
+  assert (row.activations, row.new_gradients) == (INSIDE, 500)
+  assert row.device_activations == memory.most_activations([row]) == 2 * INSIDE
+
+
 def test_state_is_added_up_and_the_batch_lies_where_it_is_read():
   states = [
     LayerState(weights=10, gradients=9, slots=20, averages=5, fields=frozenset("x")),

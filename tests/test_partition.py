@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -21,21 +22,22 @@ def all_lengths(num_layers: int, num_cells: int) -> list[tuple[int, ...]]:
   ]
 
 
-def brute_force(
-  costs: list[float], num_cells: int, last: list[float] | None = None
-) -> list[int]:
+def brute_force(costs: list[float], num_cells: int) -> list[int]:
+  return brute_force_each([costs] * num_cells)
+
+
+def brute_force_each(rows: Sequence[Sequence[float]]) -> list[int]:
   """Tries all cuts: largest load, then squares, then the lengths themselves."""
 
   def goal(lengths: tuple[int, ...]) -> tuple[Fraction, Fraction, tuple[int, ...]]:
     ends = list(itertools.accumulate(lengths))
-    rows = [*[costs] * (num_cells - 1), last or costs]
     loads = [
       sum(map(Fraction, row[end - length : end]), Fraction(0))
       for row, end, length in zip(rows, ends, lengths, strict=True)
     ]
     return max(loads), sum((load**2 for load in loads), Fraction(0)), lengths
 
-  return list(min(all_lengths(len(costs), num_cells), key=goal))
+  return list(min(all_lengths(len(rows[0]), len(rows)), key=goal))
 
 
 # Largest loads, and lengths where the least squares leave one answer: published table
@@ -80,26 +82,32 @@ def test_balance_equals_brute_force(costs: list[float], data: st.DataObject) -> 
   )
 
 
-@settings(max_examples=300)
+@settings(max_examples=400)
 @given(
-  st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9),
-  st.data(),
+  st.integers(1, 8).flatmap(
+    lambda num_layers: st.lists(
+      st.lists(st.integers(0, 9), min_size=num_layers, max_size=num_layers),
+      min_size=1,
+      max_size=num_layers,
+    )
+  )
 )
-def test_a_last_cell_of_lower_costs_gets_more(
-  pairs: list[tuple[int, int]], data: st.DataObject
-) -> None:
-  last = [min(pair) for pair in pairs]
-  costs = [max(pair) for pair in pairs]
-  num_cells = data.draw(st.integers(1, len(costs)))
-  cells = partition.balance(costs, num_cells, last)
-  assert lengths_of(cells) == brute_force(costs, num_cells, last)
+def test_a_layer_may_cost_more_in_one_cell_than_another(rows: list[list[int]]) -> None:
+  assert lengths_of(partition.balance_each(rows)) == brute_force_each(rows)
 
 
-def test_costs_of_the_last_cell_are_checked() -> None:
-  with pytest.raises(ValueError, match="last has 1 costs, but there are 2 layers"):
-    partition.balance([1, 2], 2, [1])
-  with pytest.raises(ValueError, match=r"last\[1\] is 3: expected at most 2"):
-    partition.balance([1, 2], 2, [1, 3])
+def test_no_cell_is_left_empty_where_a_layer_is_too_much_for_it() -> None:
+  # The second cell has a load of 9 with any layer, though loads of 1 would hold all.
+  rows = [[0, 0, 0], [9, 9, 9], [0, 0, 1]]
+  assert partition.balance_each(rows) == ((0, 1), (1, 2), (2, 3))
+
+
+def test_costs_of_cells_are_of_the_same_layers() -> None:
+  message = r"costs\[1\] is of 1 layers, but costs\[0\] is of 2"
+  with pytest.raises(ValueError, match=message):
+    partition.balance_each([[1, 2], [1]])
+  with pytest.raises(ValueError, match="num_cells is 0: expected a whole"):
+    partition.balance_each([])
 
 
 @settings(max_examples=100)

@@ -48,7 +48,7 @@ def test_the_plan_says_if_computing_again_lowers_no_peak():
   assert made.activations == {"cell": last, "none": last}
   assert made.notes[1:] == (
     "remat=cell does not lower the most that a device keeps: what a cell has computed, "
-    "again or not, stays until its W; remat=none is faster",
+    "again or not, stays until its W; remat=none computes nothing again",
   )
   # 1F1B's first device of two keeps two forwards, and computes one of them again.
   assert heavy(4, **{**shape, "schedule": "1f1b"}, remat="cell").notes == ()

@@ -1,5 +1,6 @@
 import importlib
 import pathlib
+import re
 import sys
 import textwrap
 import types
@@ -232,6 +233,19 @@ def test_an_error_in_a_package_on_the_way_is_shown(write: Write) -> None:
     with pytest.raises(ImportError, match="ZeroDivisionError") as caught:
       ask()
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_hides_all_params_files_is_named(
+  write: Write, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  write("mine", EXPERIMENT.format("Tiny"))
+  hiding = write("params", EXPERIMENT.format("Tiny"))
+  monkeypatch.delitem(sys.modules, "params")
+  (tmp_path / "params").rmdir()
+  assert registry.Get("mine.Tiny").__module__ == "mine"
+  for name in ("lm.shakespeare.Char", "params.Tiny", "nope"):
+    with pytest.raises(ImportError, match=rf"{re.escape(str(hiding))} hides the pac"):
+      registry.Get(name)
 
 
 def test_half_a_file_registers_nothing_and_can_be_repaired(write: Write) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tfpipe import (
   backend,
@@ -26,7 +27,7 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.schedule.schedule import Schedule
 from tfpipe.simulate import StageTimes, simulate
-from tfpipe.timeline import Timeline
+from tfpipe.timeline import Secs, Timeline
 
 __all__ = ["Draft", "effort", "fewest_partitions", "make"]
 
@@ -65,8 +66,10 @@ class Draft:
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
     if self.measured:
       # It is as long on every device, and told by stage.
-      end = self.measured.end * self.schedule.num_devices / len(self.cells)
-      times = dataclasses.replace(times, update=[own + end for own in times.update])
+      devices, end = self.schedule.placement[0], self.measured.end
+      ends = [end / devices.count(device) for device in devices]
+      update = [own + at_end for own, at_end in zip(times.update, ends, strict=True)]
+      times = dataclasses.replace(times, update=update)
     copies = len(self.schedule.placement) - 1
     if hardware is None or not copies:
       return times
@@ -163,7 +166,9 @@ def effort(pipe: Params) -> int:
     stages = schedule.num_stages(
       pipe.schedule, pipe.num_partitions, pipe.stages_per_device
     )
-  times = schedule_search.EFFORT if pipe.schedule == model.ZB_AUTO else 1
+  times = 1
+  if pipe.schedule == model.ZB_AUTO:
+    times = schedule_search.EFFORT * (2 if pipe.remat == "cell" else 1)
   return 4 * times * stages * pipe.num_micro_batches
 
 
@@ -208,6 +213,18 @@ def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
   return times
 
 
+class _Work(NamedTuple):
+  """What is done of a micro-batch besides its forward and backward.
+
+  Attributes:
+    again: the part that is computed again.
+    split: the part whose backward is split.
+  """
+
+  again: float
+  split: float
+
+
 def _schedule_and_cells(
   pipe: Params, layers: Sequence[LayerTime]
 ) -> tuple[Schedule, partition.Cells]:
@@ -219,8 +236,7 @@ def _schedule_and_cells(
       f"{len(layers)}"
     )
   if pipe.schedule == model.ZB_AUTO:
-    cells = _cut(pipe, layers, number * (pipe.stages_per_device or 1))
-    return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
+    return _searched(pipe, layers)
   if schedule.is_file(pipe.schedule):
     text_files.find(pipe.schedule, f"pipeline.schedule={pipe.schedule!r}")
   else:
@@ -244,22 +260,43 @@ def _schedule_and_cells(
   backend.check_schedule(pipe, made)
   if pipe.backend == "devices" and not schedule.is_file(pipe.schedule):
     made = schedule.without_needless_recomputation(made)
-  return made, _cut(pipe, layers, made.num_stages, _last_again(made))
+  return made, _cut(pipe, layers, _works(made))
 
 
-def _last_again(made: Schedule) -> float:
-  """Gives how much of its forwards the last stage computes again, of what others do.
+def _searched(
+  pipe: Params, layers: Sequence[LayerTime]
+) -> tuple[Schedule, partition.Cells]:
+  """Cuts and searches as if all were computed again, then by what was found to be."""
+  work = _Work(again=float(pipe.remat == "cell"), split=1.0)
+  works = [work] * pipe.num_partitions * (pipe.stages_per_device or 1)
+  found: dict[partition.Cells, tuple[Secs, Schedule]] = {}
+  for _ in range(2):
+    cells = _cut(pipe, layers, works)
+    if cells not in found:
+      times = _stage_times(layers, cells, pipe.remat)
+      made = _zero_bubble(pipe, times)
+      found[cells] = simulate(made, times).makespan, made
+      works = _works(made)
+  best = min(found, key=lambda cells: found[cells][0])
+  return found[best][1], best
 
-  As a share, if all others compute as much again as each other; else 1.
-  """
-  again = [0] * made.num_stages
-  for action in itertools.chain(*made.actions):
-    if action.kind == "R":
-      again[action.stage] += action.size
-  *others, last = again
-  if len(set(others)) != 1 or not others[0] or last > others[0]:
-    return 1.0
-  return last / others[0]
+
+def _works(made: Schedule) -> list[_Work]:
+  """Gives what is done of a micro-batch in each stage, in the mean of all."""
+  sizes = Counter[tuple[str, int]]()
+  for (kind, stage, size), number in Counter(
+    (kind, stage, size)
+    for actions in made.actions
+    for kind, stage, _, _, size, _ in actions
+  ).items():
+    sizes[kind, stage] += size * number
+  return [
+    _Work(
+      sizes["R", stage] / made.num_micro_batches,
+      sizes["W", stage] / made.num_micro_batches,
+    )
+    for stage in range(made.num_stages)
+  ]
 
 
 def _in_params(pipe: Params, error: schedule.SizeError) -> ValueError:
@@ -273,11 +310,11 @@ def _in_params(pipe: Params, error: schedule.SizeError) -> ValueError:
 
 
 def _cut(
-  pipe: Params, layers: Sequence[LayerTime], number: int, last_again: float = 1.0
+  pipe: Params, layers: Sequence[LayerTime], works: Sequence[_Work]
 ) -> partition.Cells:
-  """Cuts layers into cells: as told, or so that all take equally long."""
+  """Cuts layers into cells, a stage each: as told, or so that all take equally long."""
+  number, lengths = len(works), pipe.lengths
   _check_number(pipe, layers, number)
-  lengths = pipe.lengths
   if lengths and len(lengths) != number:
     raise ValueError(
       f"pipeline.lengths={lengths!r}: must be empty or hold a number of layers, at "
@@ -289,13 +326,19 @@ def _cut(
       return partition.explicit(len(layers), lengths)
     except ValueError as error:
       raise ValueError(f"pipeline.lengths={lengths!r}: {error}") from error
-  again = [0.0 if pipe.remat == "none" else layer.forward for layer in layers]
-  totals = [layer.total for layer in layers]
-  costs, last = (
-    [total + share * own for total, own in zip(totals, again, strict=True)]
-    for share in (1.0, last_again)
-  )
-  return partition.balance(costs, number, last)
+  costs = {work: _costs(layers, work, pipe.remat) for work in set(works)}
+  return partition.balance_each([costs[work] for work in works])
+
+
+def _costs(layers: Sequence[LayerTime], work: _Work, remat: str) -> list[float]:
+  """Gives what a micro-batch costs in each layer."""
+  again = work.again + (remat == "layer")
+  return [
+    (1 + again) * layer.forward
+    + (1 - work.split) * layer.both
+    + work.split * (layer.input_gradient + layer.weight_gradient)
+    for layer in layers
+  ]
 
 
 def _check_number(pipe: Params, layers: Sequence[LayerTime], number: int) -> None:

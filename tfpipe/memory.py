@@ -84,6 +84,8 @@ class StageMemory:
     recomputed: what recomputation has brought.
     gradients: what B has left for W, besides.
     new_gradients: of a W or BW that runs, before they are added to the sums.
+    device_activations: the most of activations that its device holds, of all stages;
+      that may be at another moment.
   """
 
   device: int
@@ -98,6 +100,7 @@ class StageMemory:
   recomputed: int
   gradients: int
   new_gradients: int
+  device_activations: int
 
   @property
   def total(self) -> int:
@@ -190,6 +193,7 @@ def by_device(
           accumulators=sum(s.gradients + (0 if pipe else s.sums) for s in part),
           batch=walk.forwards[pipe, stage] * sum(field_bytes[name] for name in fields),
           **most._asdict(),
+          device_activations=walk.activations,
         )
       )
     yield rows
@@ -208,7 +212,8 @@ def of_devices(rows: Sequence[StageMemory], same: Sequence[int] = ()) -> list[in
 
 def most_activations(rows: Sequence[StageMemory], same: Sequence[int] = ()) -> int:
   """Returns the most bytes of activations on one device; arguments as `of_devices`."""
-  return max(_sums([(row.device, row.activations) for row in rows], same))
+  of_device = {row.device: row.device_activations for row in rows}
+  return max(_sums(list(of_device.items()), same))
 
 
 def _sums(sizes: Sequence[tuple[int, int]], same: Sequence[int]) -> list[int]:
@@ -286,6 +291,7 @@ class _Walk:
   Attributes:
     most: what each (pipe, stage) holds when the sum over all is largest; the first such
       moment.
+    activations: the most bytes of activations that all hold at once.
     forwards: micro-batches that go through each (pipe, stage).
   """
 
@@ -298,13 +304,16 @@ class _Walk:
     moves = {
       key: self._move(key[0], stages[key[2]], *key[3:]) for key in dict.fromkeys(alike)
     }
-    sums = {key: (sum(brought), sum(freed)) for key, (brought, freed) in moves.items()}
-    now = largest = behind = 0
+    sums = {
+      k: (sum(more[:-1]), more[-1], sum(less[:-1])) for k, (more, less) in moves.items()
+    }
+    now = largest = behind = self.activations = 0
     for index, key in enumerate(alike):
-      more, less = sums[key]
+      more, new, less = sums[key]
       now += more
-      if now > largest:
-        largest, behind = now, index + 1
+      self.activations = max(self.activations, now)
+      if now + new > largest:
+        largest, behind = now + new, index + 1
       now -= less
     held = {key[1:3]: list(_NOTHING) for key in moves}
     self.forwards = dict.fromkeys(held, 0)

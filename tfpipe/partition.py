@@ -9,22 +9,21 @@ tie is a tie.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
-__all__ = ["Cells", "balance", "explicit", "imbalance", "loads"]
+__all__ = ["Cells", "balance", "balance_each", "explicit", "imbalance", "loads"]
 
 Cells = tuple[tuple[int, int], ...]
 """Half-open ranges (start, end) of layers, one a cell, complete and in order."""
 
 
-def balance(
-  costs: Sequence[float], num_cells: int, last: Sequence[float] | None = None
-) -> Cells:
+def balance(costs: Sequence[float], num_cells: int) -> Cells:
   """Cuts layers into cells with the smallest largest load, then the least squares.
 
   Remaining ties go to the shortest first cell, then the shortest second and so on:
@@ -33,23 +32,46 @@ def balance(
   Args:
     costs: cost of each layer, finite and >= 0, in any unit.
     num_cells: number of cells; none is left empty.
-    last: cost of each layer in the last cell, in the same unit, if it is lower there.
 
-  Raises ValueError if there are fewer layers than cells or less than one cell, for a
-  cost that is negative or not finite, and for one in `last` above that in `costs`.
+  Raises ValueError if there are fewer layers than cells or less than one cell, or for a
+  cost that is negative or not finite.
   """
-  num_layers = len(costs)
-  _check_num_cells(num_layers, num_cells)
-  last = costs if last is None else last
-  _check_last(costs, last)
-  scaled = _integers([*costs, *last])
+  _check_num_cells(len(costs), num_cells)
+  return balance_each([costs] * num_cells)
+
+
+def balance_each(costs: Sequence[Sequence[float]]) -> Cells:
+  """Cuts layers as `balance` does, where a layer costs more in one cell than another.
+
+  Args:
+    costs: for each cell, the cost of each layer of the network in it, in one unit.
+
+  Raises as `balance`, and ValueError if cells have costs of different numbers of
+  layers.
+  """
+  rows = list(map(tuple, costs))
+  num_layers = len(rows[0]) if rows else 0
+  _check_num_cells(num_layers, len(rows))
+  for cell, row in enumerate(rows):
+    if len(row) != num_layers:
+      raise ValueError(
+        f"costs[{cell}] is of {len(row)} layers, but costs[0] is of {num_layers}"
+      )
+  known = list(dict.fromkeys(rows))
+  scaled = _integers(list(itertools.chain(*known)))
   # Cutting the reversed chain makes the ties above fall to the last cell's latest cut,
   # which the search finds first. There the last cell is the first one.
-  most = [0, *accumulate(reversed(scaled[:num_layers]))]
-  first = [0, *accumulate(reversed(scaled[num_layers:]))]
-  prefixes = [first, *[most] * (num_cells - 1)]
-  cells = _least_squares(prefixes, _smallest_bound(prefixes))
-  return explicit(len(costs), [end - start for start, end in reversed(cells)])
+  prefix_of = {
+    row: [0, *accumulate(reversed(scaled[start : start + num_layers]))]
+    for row, start in zip(known, range(0, len(scaled), num_layers), strict=True)
+  }
+  prefixes = [prefix_of[row] for row in reversed(rows)]
+  low, high = _smallest_bound(prefixes), max(prefix[-1] for prefix in prefixes)
+  cells = _least_squares(prefixes, low)
+  if not cells:  # it was enough only because a cell was left empty
+    bound = _first(low + 1, high, lambda bound: bool(_least_squares(prefixes, bound)))
+    cells = _least_squares(prefixes, bound)
+  return explicit(num_layers, [end - start for start, end in reversed(cells)])
 
 
 def explicit(num_layers: int, lengths: Sequence[int]) -> Cells:
@@ -93,14 +115,6 @@ def _check_num_cells(num_layers: int, num_cells: int) -> None:
     )
 
 
-def _check_last(costs: Sequence[float], last: Sequence[float]) -> None:
-  if len(last) != len(costs):
-    raise ValueError(f"last has {len(last)} costs, but there are {len(costs)} layers")
-  for layer, (cost, most) in enumerate(zip(last, costs, strict=True)):
-    if cost > most:
-      raise ValueError(f"last[{layer}] is {cost!r}: expected at most {most!r}, as else")
-
-
 def _integers(costs: Sequence[float]) -> list[int]:
   """Scales costs by one factor to integers, exactly: floats are binary fractions."""
   for layer, cost in enumerate(costs):
@@ -128,15 +142,21 @@ def _reaches(prefixes: Sequence[Sequence[int]], bound: int) -> list[int]:
 
 
 def _smallest_bound(prefixes: Sequence[Sequence[int]]) -> int:
-  """Finds the smallest largest load by binary search over integers.
+  """Finds the smallest largest load, if cells may be left empty.
 
-  A bound that serves holds every layer. So each cell can take one, and leave one for
-  each of those behind it.
+  None is where all cost the same: a bound that serves holds every layer, so each cell
+  can take one, and leave one for each of those behind it.
   """
-  low, high = 0, max(prefix[-1] for prefix in prefixes)
+  high = max(prefix[-1] for prefix in prefixes)
+  num_layers = len(prefixes[0]) - 1
+  return _first(0, high, lambda bound: _reaches(prefixes, bound)[-1] == num_layers)
+
+
+def _first(low: int, high: int, serves: Callable[[int], bool]) -> int:
+  """Finds the first integer that serves, as all above it do and `high` does."""
   while low < high:
     middle = (low + high) // 2
-    if _reaches(prefixes, middle)[-1] == len(prefixes[0]) - 1:
+    if serves(middle):
       high = middle
     else:
       low = middle + 1
@@ -149,12 +169,13 @@ def _least_squares(
   """Finds the cells of least sum of squares with no load above bound.
 
   Dynamic programming over (number of cells, end of the last): only ends that the cells
-  before can reach and the cells behind can complete are visited.
+  before can reach and the cells behind can complete are visited. Returns none if there
+  are no such cells.
   """
   num_cells, num_layers = len(prefixes), len(prefixes[0]) - 1
   first = _reaches(prefixes, bound)
-  backward = [prefixes[-1][-1] - value for value in reversed(prefixes[-1])]
-  last = _reaches([backward] * num_cells, bound)
+  backward = [[p[-1] - value for value in reversed(p)] for p in reversed(prefixes)]
+  last = _reaches(backward, bound)
 
   squares, starts = {0: 0}, []
   for used, prefix in enumerate(prefixes, 1):
@@ -165,6 +186,8 @@ def _least_squares(
     starts.append(start_of)
 
   cells, end = [], num_layers
+  if end not in squares:
+    return cells
   for start_of in reversed(starts):
     cells.append((start_of[end], end))
     end = start_of[end]

@@ -194,8 +194,8 @@ def _needless_remat(
     ]
   reason = ": what a cell has computed, again or not, stays until its W" * splits
   return [
-    f"remat={remat} does not lower the most that a device keeps{reason}; remat=none is "
-    "faster"
+    f"remat={remat} does not lower the most that a device keeps{reason}; remat=none "
+    "computes nothing again"
   ]
 
 

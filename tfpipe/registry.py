@@ -48,7 +48,8 @@ def Get(name: str) -> type[Experiment]:
 
   Raises:
     LookupError: there is none; the message lists the nearest names.
-    ImportError: its params file, or what that imports, fails to load.
+    ImportError: its params file, or what that imports, fails to load; or a file hides
+      all of them.
   """
   name = name.removeprefix(f"{_PACKAGE}.")
   if name in _experiments:
@@ -70,7 +71,7 @@ def List() -> list[str]:
   """Lists the names of all experiments, after importing all params files.
 
   Raises:
-    ImportError: a params file fails to load.
+    ImportError: a params file fails to load, or another hides all of them.
   """
   for module_name in _module_names():
     _load(f"{_PACKAGE}.{module_name}")
@@ -105,6 +106,11 @@ def _own_files() -> list[str]:
 def _module_names() -> list[str]:
   """Lists the modules under `params`, importing only the packages on the way."""
   package = _find(_PACKAGE)
+  if package is not None and not hasattr(package, "__path__"):
+    raise ImportError(
+      f"{package.__file__} hides the package {_PACKAGE!r} with all experiments in it; "
+      "rename the file"
+    )
   names = _walk(package) if package is not None else ()
   return [name.removeprefix(f"{_PACKAGE}.") for name in names]
 

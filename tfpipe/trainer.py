@@ -273,6 +273,7 @@ def _set_up(
   if FLAGS.mode == "export":
     stop.at("exporting")
     return show("\n".join(export_lib.export(run, logdir)))
+  window = profile.left(window, run.step)
   trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
   if trains and not found:
     logdir.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from absl import app, flags
 from tfpipe import error_text, params_text, text_files
 from tfpipe.plan import align
 from tfpipe.program import page, streams
+from tfpipe.program.metrics_file import Curves, MetricsFile
 from tfpipe.program.page import PageData, Table
-from tfpipe.program.report import Curves, MetricsFile
 
 _PAGE = flags.DEFINE_string("page", "compare.html", "Where the page is written.")
 
@@ -45,7 +45,8 @@ def read(folders: Sequence[str]) -> list[LoggedRun]:
   """Reads runs; they are called by the ends of their paths that tell them apart.
 
   Raises:
-    ValueError: fewer than two, one twice, or a folder that holds no run.
+    ValueError: fewer than two, one twice, a folder that holds no run, or a damaged
+      file.
   """
   if len(folders) < 2:
     raise ValueError(f"{len(folders)} folders are given; it takes two to compare")
@@ -118,11 +119,9 @@ def _params(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _curves(folder: pathlib.Path) -> Curves:
-  try:
-    return MetricsFile(folder).curves()
-  except (ValueError, KeyError) as error:
-    path = folder / "metrics.jsonl"
-    raise ValueError(f"{path}: a line is no record of metrics: {error}") from error
+  file = MetricsFile(folder)
+  file.check()
+  return file.curves()
 
 
 def _names(paths: Sequence[pathlib.Path]) -> list[str]:

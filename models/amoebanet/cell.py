@@ -154,6 +154,14 @@ def _check_inputs(params: InstantiableParams, inputs: tuple[ArraySpec, ...]) -> 
     )
   for x, expected in zip(inputs, channels, strict=True):
     window.check_map(name, x, expected)
+  step = 2 if params.previous_is_larger else 1
+  sides = tuple(-(-side // step) for side in inputs[-1].shape[1:3])
+  if len(inputs) == 2 and sides != inputs[0].shape[1:3]:
+    raise ValueError(
+      f"{name}: got maps of {inputs[0].shape[1:3]} and, of the layer before, "
+      f"{inputs[1].shape[1:3]}, expected {'twice' if step == 2 else 'the same'} with "
+      f"previous_is_larger = {params.previous_is_larger}"
+    )
 
 
 def _head(run: _Run, layer: Layer, state: Any) -> Any:

@@ -149,9 +149,20 @@ def test_cross_entropy_has_value_and_gradient_of_tensorflows(tf, smoothing):
 def test_huge_logits_stay_finite(tf):
   logits = np.float32([[1e30, -1e30, 0.0], [1e4, 1e4, 1e4]])
   smoothed, plain, gradient = _both(tf, logits, np.int32([0, 2]), 0.1, 1.0)
-  np.testing.assert_allclose(plain, [0.0, np.log(3.0)], atol=1e-3)
+  np.testing.assert_allclose(plain, [0.0, np.log(3.0)], atol=ATOL)
   assert np.isfinite(smoothed).all()
   assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("common", [0.0, 1e4, -1e4, 1e6, 2.0**100])
+def test_what_all_logits_have_in_common_costs_no_digit(tf, common):
+  step = max(1.0, np.spacing(np.float32(abs(common))))
+  logits = np.float32(common) - step * np.float32([[0.0, 1.0, 3.0]])
+  log_sum = np.log(np.exp([0.0, -step, -3 * step]).sum())
+  smoothed, plain, _ = _both(tf, logits, np.int32([1]), 0.3, 1.0)
+  np.testing.assert_allclose(plain, [step + log_sum], rtol=1e-6)
+  expected = 0.7 * step + 0.3 * (0.0 + 1.0 + 3.0) / 3 * step + log_sum
+  np.testing.assert_allclose(smoothed, [expected], rtol=1e-6)
 
 
 def test_no_one_hot_labels_are_made(tf):

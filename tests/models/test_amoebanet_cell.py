@@ -185,6 +185,22 @@ def test_inputs_other_than_the_params_say_are_refused(previous, inputs, message)
     cell.cls.FPropMeta(cell, *inputs)
 
 
+@pytest.mark.parametrize("sides", [(6, 6), (11, 13), (12, 10), (3, 3), (12, 12)])
+@pytest.mark.parametrize("is_larger", [False, True])
+def test_maps_of_other_sides_than_the_params_say_are_refused(tf, sides, is_larger):
+  cell = params(previous_is_larger=is_larger)
+  previous = ArraySpec((BATCH, *sides, 6))
+  if sides == ((12, 12) if is_larger else (6, 6)):
+    cell.cls.FPropMeta(cell, MAP, previous)
+    return
+  allowed = "twice" if is_larger else "the same"
+  with pytest.raises(ValueError, match=rf"cell: got maps of \(6, 6\) .*{allowed}"):
+    cell.cls.FPropMeta(cell, MAP, previous)
+  arrays = [tf.zeros(spec.shape) for spec in (MAP, previous)]
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    call(tf, cell, start_values(cell.Instantiate()), *arrays)
+
+
 @pytest.mark.parametrize(
   ("x", "message"),
   [

@@ -8,6 +8,7 @@ import resource
 import numpy as np
 import pytest
 
+from tfpipe.program import checkpoint
 from tfpipe.program.checkpoint import Checkpoint, newest, save, save_best
 
 
@@ -79,3 +80,34 @@ def test_a_link_that_leads_nowhere_does_not_keep_a_later_step_from_being_saved(
   (tmp_path / "checkpoint-00000001.npz").symlink_to("nothing")
   save(tmp_path, make(2), keep=1, every_hours=1)
   assert (tmp_path / "checkpoint-00000002.npz").is_file()
+
+
+def test_one_that_a_training_removes_meanwhile_is_not_taken_for_damaged(
+  tmp_path, monkeypatch
+):
+  load = checkpoint.load
+  save(tmp_path, make(1), keep=1)
+
+  def load_late(path):
+    if path.name == "checkpoint-00000001.npz":
+      save(tmp_path, make(2), keep=1)  # has step 1 removed
+    return load(path)
+
+  monkeypatch.setattr(checkpoint, "load", load_late)
+  found, damaged = newest(tmp_path)
+  assert found is not None
+  assert (found.step, damaged) == (2, [])
+
+
+@pytest.mark.parametrize(
+  "content", [b"", b"max_steps : 3\n", b"\x80\x04.", b"\x93NUMPY"]
+)
+def test_what_is_no_zip_is_refused_without_advice_to_load_it(tmp_path, content):
+  path = tmp_path / "checkpoint-00000001.npz"
+  path.write_bytes(content)
+  message = (
+    f"{path} is not a complete checkpoint: ValueError: it does not begin as a zip"
+  )
+  with pytest.raises(ValueError, match=message) as caught:
+    checkpoint.load(path)
+  assert "pickle" not in str(caught.value)

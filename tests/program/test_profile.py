@@ -36,10 +36,16 @@ def test_a_window_that_is_none_or_goes_beyond_the_run_is_refused(text):
     profile.parse(text, 24)
 
 
-def test_a_run_that_is_beyond_the_window_is_refused(tmp_path):
-  run = types.SimpleNamespace(step=9, devices=["/device:CPU:0"])
-  with pytest.raises(ValueError, match=r"--profile=10:2: .* after step 9; .* is 11"):
-    Profiler(run, Window(10, 2), tmp_path)  # pyright: ignore[reportArgumentType]
+def test_a_run_that_continues_beyond_the_window_goes_on_without_and_says_so(capsys):
+  window = Window(10, 2)
+  assert profile.left(window, 8) == window
+  assert profile.left(None, 9) is None
+  assert capsys.readouterr().out == ""
+  assert profile.left(window, 9) is None
+  assert capsys.readouterr().out == (
+    "--profile=10:2 measures nothing: the run continues after step 9, and the first "
+    "step that can be measured is 11\n"
+  )
 
 
 def test_devices_that_the_hosts_clock_does_not_see_are_refused(tmp_path):

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from tests.program import training
@@ -12,18 +10,6 @@ def test_a_line_is_names_and_values_that_grep_finds():
   values = {"step": "3/10", "loss": 2.3456789, "skips": 2, "rate": 1e-7, "nan": 1e99}
   shown = "step=3/10 loss=2.3457 skips=2 rate=1e-07 nan=1e+99"
   assert report.line(values) == shown
-
-
-def test_metrics_are_appended_as_json_and_what_is_not_finite_is_null(tmp_path):
-  report.MetricsFile(tmp_path).write("train", 1, {"loss": 0.1 + 0.2, "lr": 0})
-  values = {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 1e-45}
-  report.MetricsFile(tmp_path).write("eval", 2, values)
-  lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-  assert [json.loads(line) for line in lines] == [
-    {"kind": "train", "step": 1, "loss": 0.1 + 0.2, "lr": 0},
-    {"kind": "eval", "step": 2, "a": None, "b": None, "c": None, "d": 1e-45},
-  ]
-  assert training.metrics(tmp_path, "train")[0]["step"] == 1
 
 
 def test_rate_and_time_left_are_those_since_the_last_line(monkeypatch):

@@ -101,6 +101,11 @@ def test_a_file_in_the_place_of_a_folder_is_refused_at_the_start(tmp_path, name)
   )
 
 
+def test_a_damaged_record_of_an_end_is_still_one(tmp_path):
+  (tmp_path / "ended.txt").write_bytes(b"the \x99data")
+  assert run_folder.ended(tmp_path).why == "the \ufffddata"
+
+
 def test_that_a_training_has_ended_is_recorded_and_taken_back(tmp_path):
   assert run_folder.ended(tmp_path).why == ""
   run_folder.begin(tmp_path)

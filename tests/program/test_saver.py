@@ -214,6 +214,23 @@ def test_a_run_that_goes_on_remembers_its_best(tmp_path, capsys):
   assert "skipped: " in capsys.readouterr().out
 
 
+def test_a_better_one_of_an_evaluation_beside_is_kept(tmp_path):
+  run, training = make(tmp_path, keep_best="min:error")
+  beside, watching = make(tmp_path, keep_best="min:error")
+  run.step = 20
+  training.save_if_best({"error": 0.6})
+  beside.step = 30  # saved, but not evaluated by the training
+  watching.save_if_best({"error": 0.5})
+  run.step = 40
+  training.save_if_best({"error": 0.55})
+  best = checkpoint_lib.load(tmp_path / "best.npz")
+  assert (best.step, best.score) == (30, ("error", 0.5))
+  run.step = 60
+  training.save_if_best({"error": 0.25})
+  watching.save_if_best({"error": 0.4})
+  assert checkpoint_lib.load(tmp_path / "best.npz").score == ("error", 0.25)
+
+
 def test_no_best_is_saved_unless_asked(tmp_path):
   run, saver = make(tmp_path)
   saver.save_if_best({"loss": 1.0})

@@ -9,7 +9,7 @@ import pytest
 from tests.program import command, training
 from tests.program.training import IMAGE
 from tfpipe.program import checkpoint as checkpoint_lib
-from tfpipe.program.report import MetricsFile
+from tfpipe.program.metrics_file import MetricsFile
 
 OFTEN = ("train.save_interval_steps=1", "train.keep_checkpoints=9")
 EVALUATES = ("train.eval_interval_steps=1", "train.keep_best=loss")

@@ -117,7 +117,7 @@ def test_what_is_no_run_is_refused(folders, tmp_path, capsys):
     ([folders[0], folders[0]], f"{folders[0]} is given twice"),
     ([folders[0], str(tmp_path)], "not the folder of a run: it has no params.txt"),
     ([folders[0], str(tmp_path / "no")], "not the folder of a run: it has no params"),
-    ([folders[0], broken], "metrics.jsonl: a line is no record of metrics: 'step'"),
+    ([folders[0], broken], "metrics.jsonl: line 1 is no record of metrics"),
     ([folders[0], unread], "params.txt: line 1: expected 'key : value'"),
   ):
     with pytest.raises(SystemExit, match=message):

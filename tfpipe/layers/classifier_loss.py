@@ -80,7 +80,7 @@ class ClassifierLoss(Layer):
         )
     num_best = _num_best(classes)
     names = ["loss", "accuracy", "accuracy_top5"][: 2 + (num_best > 1)]
-    per_logit, per_example = (7, 6) if params.label_smoothing else (6, 2)
+    per_logit, per_example = (8, 6) if params.label_smoothing else (6, 2)
     per_example += num_best + 3 * len(names)
     pair = (ArraySpec(()), ArraySpec(()))
     return cls.Cost(

@@ -112,7 +112,7 @@ class SoftmaxLoss(Layer):
     # Bias, five of the softmax, place of the largest; single numbers a row.
     flops = 7 * logits + 10 * rows - 4
     if p.label_smoothing:
-      flops += logits + 4 * rows
+      flops += 2 * logits + 4 * rows
     return cls.Cost(
       p,
       NestedMap.fromkeys(("loss", "log_perplexity", "accuracy"), (scalar, scalar)),
@@ -169,13 +169,14 @@ def cross_entropy(
   @tf.custom_gradient
   def call(logits: tf.Tensor) -> Any:
     top = tf.stack([number, best], axis=1)
-    share = tf.gather_nd(tf.nn.softmax(logits), top)
-    norm = tf.gather_nd(logits, top) - tf.math.log(share)
-    nats = norm - tf.gather_nd(logits, places)
+    log_share = tf.math.log(tf.gather_nd(tf.nn.softmax(logits), top))
+    # Logits lose each other first: the logarithm would be lost beside one that is huge.
+    largest = tf.gather_nd(logits, top)
+    nats = (largest - tf.gather_nd(logits, places)) - log_share
     loss = nats
     if smoothing:
-      mean = tf.reduce_mean(logits, axis=1)
-      loss = (1.0 - smoothing) * nats + smoothing * (norm - mean)
+      behind = tf.reduce_mean(largest[:, None] - logits, axis=1)
+      loss = (1.0 - smoothing) * nats + smoothing * (behind - log_share)
 
     def gradient(dloss: tf.Tensor, dnats: tf.Tensor) -> tf.Tensor:
       dlogits = tf.nn.softmax(logits) * (dloss + dnats)[:, None]

@@ -173,8 +173,12 @@ def load(path: pathlib.Path) -> Checkpoint:
   if other := text_files.kind(path):  # reading a pipe would not end
     raise ValueError(f"{what}: this is {other}; remove it")
   try:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as entries:
-      arrays = {name: entries[name] for name in entries.files}
+    with path.open("rb") as file:
+      # NumPy would take it for a pickle, and advise to load that unsafely.
+      if not file.peek(2).startswith(b"PK"):
+        raise ValueError("it does not begin as a zip does")
+      with np.load(file, allow_pickle=False) as entries:
+        arrays = {name: entries[name] for name in entries.files}
     meta = json.loads(str(arrays.pop(_META)))
     # Damage to the zip's directory can hide entries that have no fault themselves.
     if meta.pop("num_entries") != len(arrays):
@@ -207,6 +211,8 @@ def newest(folder: pathlib.Path) -> tuple[Checkpoint | None, list[str]]:
     try:
       return load(path), damaged
     except ValueError as error:
+      if not os.path.lexists(path):  # a training has removed it, and has newer ones
+        return newest(folder)
       damaged.append(str(error))
   if damaged:
     raise ValueError(f"no complete checkpoint in {folder}:\n" + "\n".join(damaged))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 
+from tfpipe.program import metrics_file
 from tfpipe.program.report import show
 
 
@@ -28,10 +28,10 @@ def cut(path: pathlib.Path, step: int) -> None:
   lines = path.read_bytes().splitlines(keepends=True)
   kept, later = [], 0
   for line in lines:
-    found = _step(line)
-    if found is not None and found <= step:
+    record = metrics_file.read(line)
+    if record and record.step <= step:
       kept.append(line)
-    elif found is not None:
+    elif record:
       later += 1
   if len(kept) == len(lines):
     return
@@ -45,16 +45,3 @@ def cut(path: pathlib.Path, step: int) -> None:
   notes = [f"{later} lines of later steps"] if later else []
   notes += [f"{damaged} damaged lines"] if damaged else []
   show(f"{path} cut back to step {step}: {' and '.join(notes)} removed")
-
-
-def _step(line: bytes) -> int | None:
-  """Gives the step of a record, and None if it is damaged."""
-  try:
-    record = json.loads(line)
-  except ValueError:
-    return None
-  if not isinstance(record, dict) or not line.endswith(b"\n"):
-    return None
-  step = record.get("step")
-  whole = isinstance(step, int) and isinstance(record.get("kind"), str)
-  return step if whole else None

@@ -64,6 +64,24 @@ def check(params: Params) -> None:
     )
 
 
+def left(window: Window | None, step: int) -> Window | None:
+  """Gives the window if all of it is ahead, and says so if it is not.
+
+  That is no refusal: the command that a run was started with must continue it.
+
+  Args:
+    window: the steps to be measured, if any.
+    step: that the run continues from.
+  """
+  if window is None or step <= window.first - 2:
+    return window
+  show(
+    f"--profile={window.first}:{window.count} measures nothing: the run continues "
+    f"after step {step}, and the first step that can be measured is {step + 2}"
+  )
+  return None
+
+
 class Profiler:
   """Measures the steps of a window, and tells and files what it found.
 
@@ -72,16 +90,11 @@ class Profiler:
     timelines: both, in seconds, by these names.
 
   Raises:
-    ValueError: the run is beyond the window's start, has devices that the clock of the
-      host says nothing of, or batches of several shapes.
+    ValueError: the run has devices that the clock of the host says nothing of, or
+      batches of several shapes.
   """
 
   def __init__(self, run: Run, window: Window, logdir: pathlib.Path) -> None:
-    if run.step > window.first - 2:
-      raise ValueError(
-        f"--profile={window.first}:{window.count}: the run continues after step "
-        f"{run.step}; the first step that can be measured is {run.step + 2}"
-      )
     others = [name for name in run.devices if "CPU" not in name.upper()]
     if others:
       raise ValueError(

@@ -1,14 +1,10 @@
-"""What a run shows: the first screen, a line of progress, `metrics.jsonl`."""
+"""What a run shows: the first screen, a line of progress."""
 
 from __future__ import annotations
 
 import difflib
-import json
-import math
-import pathlib
 import time
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from tfpipe import error_text, plan_text
 from tfpipe import plan as plan_lib
@@ -17,9 +13,6 @@ from tfpipe.plan import Plan
 from tfpipe.program import terminal
 from tfpipe.schedule import draw
 from tfpipe.units import format_secs
-
-Curves: TypeAlias = dict[str, dict[str, list[tuple[int, float]]]]
-"""Name of a value → kind, as `train` or `eval` → steps and values."""
 
 _LONGEST_LIST = 256
 
@@ -74,42 +67,6 @@ def lists(plan: Plan) -> str:
 def line(values: Mapping[str, float | int | str]) -> str:
   """Formats a stable, greppable line: `step=10 loss=2.31 ...`."""
   return " ".join(f"{name}={_format(value)}" for name, value in values.items())
-
-
-class MetricsFile:
-  """Appends metrics to `metrics.jsonl`, a JSON object a line."""
-
-  def __init__(self, folder: pathlib.Path) -> None:
-    self._path = folder / "metrics.jsonl"
-
-  def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes a record; `kind` is `train` or `eval`. What is not finite is null."""
-    # JSON has no NaN and no infinity.
-    finite = {n: v if math.isfinite(v) else None for n, v in values.items()}
-    record = {"kind": kind, "step": step, **finite}
-    with self._path.open("a") as file:
-      file.write(json.dumps(record, allow_nan=False) + "\n")
-
-  def curves(self) -> Curves:
-    """Reads what has been written so far; of a step that was repeated the last.
-
-    A last line without an end is left out: it is being written, or was when its run was
-    killed.
-    """
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    if self._path.exists():
-      for text in self._path.read_text().splitlines(keepends=True):
-        if not text.endswith("\n"):
-          break
-        record = json.loads(text)
-        kind, step = record.pop("kind"), record.pop("step")
-        for name, value in record.items():
-          if isinstance(value, (int, float)):
-            found.setdefault(name, {}).setdefault(kind, {})[step] = value
-    return {
-      name: {kind: sorted(points.items()) for kind, points in by_kind.items()}
-      for name, by_kind in found.items()
-    }
 
 
 class Progress:

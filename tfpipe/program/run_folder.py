@@ -73,7 +73,7 @@ def begin(folder: pathlib.Path) -> None:
 
 def end(folder: pathlib.Path, why: str) -> None:
   """Records that the training has ended before its last step, and will not go on."""
-  (folder / _ENDED).write_text(f"{why}\n")
+  (folder / _ENDED).write_text(f"{why}\n", encoding="utf-8")
 
 
 class Ended(NamedTuple):
@@ -92,7 +92,9 @@ def ended(folder: pathlib.Path) -> Ended:
   """Gives how the training in a folder has ended before its last step."""
   path = folder / _ENDED
   try:
-    return Ended(path.read_text().strip(), path.stat().st_mtime_ns)
+    # A damaged one still says that it has ended.
+    why = path.read_text(encoding="utf-8", errors="replace").strip()
+    return Ended(why, path.stat().st_mtime_ns)
   except FileNotFoundError:
     return Ended("", 0)
 

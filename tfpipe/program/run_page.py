@@ -8,8 +8,8 @@ from tfpipe import layer_table, simulate, units
 from tfpipe import plan as plan_lib
 from tfpipe.plan import Plan
 from tfpipe.program import page as page_lib
+from tfpipe.program.metrics_file import Curves
 from tfpipe.program.page import MemoryRow, PageData, Table
-from tfpipe.program.report import Curves
 from tfpipe.program.run import Run
 from tfpipe.simulate import StageTimes
 from tfpipe.timeline import Timeline

@@ -34,7 +34,8 @@ class Saver:
     self._time = time.monotonic()
     self._thread = futures.ThreadPoolExecutor(1, "saver")
     self._pending: futures.Future[pathlib.Path] | None = None
-    self._score: float | None = None
+    self._score = math.nan
+    self._scored: tuple[int, ...] = ()  # version of best.npz that has this score
 
   def __enter__(self) -> Saver:
     self._time = time.monotonic()
@@ -120,16 +121,24 @@ class Saver:
     best = saving.best(self._p)
     if best is None:
       return
-    if self._score is None:
-      self._score = _score(self._folder, best.metric)
     value = values[best.metric]
-    if not best.is_better(value, self._score):
+    if not best.is_better(value, self._score_of_best(best.metric)):
       return
     self._wait()
     score = best.metric, value
     path = checkpoint_lib.save_best(self._folder, self._run.checkpoint(score))
-    self._score = value
     show(f"saved {path}: {best.metric}={value:.5g} is the best so far")
+
+  def _score_of_best(self, metric: str) -> float:
+    """Gives the score of best.npz, which an evaluation beside may have replaced."""
+    try:
+      found = (self._folder / checkpoint_lib.BEST).stat()
+      version = found.st_ino, found.st_mtime_ns
+    except FileNotFoundError:
+      version = ()
+    if version != self._scored:
+      self._score, self._scored = _score(self._folder, metric), version
+    return self._score
 
   def _wait(self) -> None:
     pending, self._pending = self._pending, None

@@ -13,11 +13,11 @@ from tfpipe.program import stop as stop_lib
 from tfpipe.program.evaluate import evaluate, means
 from tfpipe.program.fetch import Fetcher, GivenUp
 from tfpipe.program.guard import Guard
+from tfpipe.program.metrics_file import MetricsFile
 from tfpipe.program.monitor import Monitor
 from tfpipe.program.profile import Profiler, Window
 from tfpipe.program.progress_line import ProgressLine
 from tfpipe.program.report import (
-  MetricsFile,
   Progress,
   differences,
   indent,
