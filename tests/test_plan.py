@@ -52,7 +52,7 @@ def test_the_bubble_of_equal_stages_is_that_of_the_paper(name, remat):
       assert made.bubble == pytest.approx((k - 1) / (m + k - 1), abs=1e-12), shape
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "zb_auto"])
 def test_the_last_stage_gets_more_layers_where_it_computes_nothing_again(name):
   # Of 4 units a layer, 3 remain on the last stage: 6 · 4 = 8 · 3, where 7 and 7 layers
   # take 28 and 21.

@@ -4,8 +4,9 @@ import pytest
 
 from tests.priced import BATCH, params
 from tests.test_plan import SLOW
-from tfpipe import layer_times, plan
+from tfpipe import layer_times, plan, schedule
 from tfpipe.layer_times import LayerTime, LayerTimes
+from tfpipe.schedule import text
 
 
 def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH, end=0.0):
@@ -65,6 +66,20 @@ def test_the_end_of_a_step_is_on_every_device_once(tmp_path):
     tmp_path, *[(1, 1, 1)] * 4, names=("entry", "layer_0", "layer_1", "loss"), end=2
   )
   assert plan.make(looped).times.update == (1, 1, 1, 1)
+  # Stages 0 and 2 on device 0, stage 1 on device 1.
+  one, two = (
+    tuple(schedule.Action(kind, stage, 0) for kind, stage in steps)
+    for steps in (
+      [("F", 0), ("F", 2), ("BW", 2), ("BW", 0), ("U", 0), ("U", 2)],
+      [("F", 1), ("BW", 1), ("U", 1)],
+    )
+  )
+  own = schedule.Schedule("own", 3, 1, ((0, 1, 0),), (one, two))
+  (tmp_path / "own.json").write_text(text.to_json(own))
+  looped.pipeline.Set(
+    schedule=str(tmp_path / "own.json"), stages_per_device=0, num_micro_batches=1
+  )
+  assert plan.make(looped).times.update == (1, 2, 1)
 
 
 def test_a_weight_is_updated_once_whatever_copies_it_has(tmp_path):

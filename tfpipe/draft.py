@@ -27,7 +27,7 @@ from tfpipe.network import Network
 from tfpipe.params import Params
 from tfpipe.schedule.schedule import Schedule
 from tfpipe.simulate import StageTimes, simulate
-from tfpipe.timeline import Timeline
+from tfpipe.timeline import Secs, Timeline
 
 __all__ = ["Draft", "effort", "fewest_partitions", "make"]
 
@@ -66,8 +66,10 @@ class Draft:
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
     if self.measured:
       # It is as long on every device, and told by stage.
-      end = self.measured.end * self.schedule.num_devices / len(self.cells)
-      times = dataclasses.replace(times, update=[own + end for own in times.update])
+      devices, end = self.schedule.placement[0], self.measured.end
+      ends = [end / devices.count(device) for device in devices]
+      update = [own + at_end for own, at_end in zip(times.update, ends, strict=True)]
+      times = dataclasses.replace(times, update=update)
     copies = len(self.schedule.placement) - 1
     if hardware is None or not copies:
       return times
@@ -164,7 +166,9 @@ def effort(pipe: Params) -> int:
     stages = schedule.num_stages(
       pipe.schedule, pipe.num_partitions, pipe.stages_per_device
     )
-  times = schedule_search.EFFORT if pipe.schedule == model.ZB_AUTO else 1
+  times = 1
+  if pipe.schedule == model.ZB_AUTO:
+    times = schedule_search.EFFORT * (2 if pipe.remat == "cell" else 1)
   return 4 * times * stages * pipe.num_micro_batches
 
 
@@ -232,9 +236,7 @@ def _schedule_and_cells(
       f"{len(layers)}"
     )
   if pipe.schedule == model.ZB_AUTO:
-    work = _Work(again=float(pipe.remat == "cell"), split=1.0)
-    cells = _cut(pipe, layers, [work] * number * (pipe.stages_per_device or 1))
-    return _zero_bubble(pipe, _stage_times(layers, cells, pipe.remat)), cells
+    return _searched(pipe, layers)
   if schedule.is_file(pipe.schedule):
     text_files.find(pipe.schedule, f"pipeline.schedule={pipe.schedule!r}")
   else:
@@ -259,6 +261,24 @@ def _schedule_and_cells(
   if pipe.backend == "devices" and not schedule.is_file(pipe.schedule):
     made = schedule.without_needless_recomputation(made)
   return made, _cut(pipe, layers, _works(made))
+
+
+def _searched(
+  pipe: Params, layers: Sequence[LayerTime]
+) -> tuple[Schedule, partition.Cells]:
+  """Cuts and searches as if all were computed again, then by what was found to be."""
+  work = _Work(again=float(pipe.remat == "cell"), split=1.0)
+  works = [work] * pipe.num_partitions * (pipe.stages_per_device or 1)
+  found: dict[partition.Cells, tuple[Secs, Schedule]] = {}
+  for _ in range(2):
+    cells = _cut(pipe, layers, works)
+    if cells not in found:
+      times = _stage_times(layers, cells, pipe.remat)
+      made = _zero_bubble(pipe, times)
+      found[cells] = simulate(made, times).makespan, made
+      works = _works(made)
+  best = min(found, key=lambda cells: found[cells][0])
+  return found[best][1], best
 
 
 def _works(made: Schedule) -> list[_Work]:
