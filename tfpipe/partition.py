@@ -1,10 +1,10 @@
 """Cut a chain of layers into cells: consecutive layers that run on one device.
 
-The slowest cell sets the rate of every schedule, so `balance` makes the largest load as
-small as it can be. That alone leaves the other cells arbitrary, which costs time when
-the pipeline fills and drains; so among the cuts with that largest load it takes the one
-with the least sum of squares. Both are exact: costs are scaled to integers first, so a
-tie is a tie.
+Where each device has one cell, the slowest sets the rate of every schedule, so
+`balance` makes the largest load as small as it can be. That alone leaves the other
+cells arbitrary, which costs time when the pipeline fills and drains; so among the cuts
+with that largest load it takes the one with the least sum of squares. Both are exact:
+costs are scaled to integers first, so a tie is a tie.
 """
 
 from __future__ import annotations
