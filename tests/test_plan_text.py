@@ -26,15 +26,16 @@ def test_the_line_says_which_device_needs_most_for_what_and_what_remat_saves():
   # batches of 4 keep 4 and 8 KiB, and a border of 1 KiB. Adam has two slots.
   assert plan_text.memory_line(make(remat="cell")) == (
     "memory: device 1 needs most, 15.0 KiB (weights 1.0 KiB, slots 2.0 KiB, "
-    "accumulators 1.0 KiB, batch 48 B, activations 11.0 KiB); remat=cell keeps 11.0 "
-    "KiB of activations instead of 27.0 KiB"
+    "accumulators 1.0 KiB, batch 48 B, activations 11.0 KiB); remat=cell keeps at most "
+    "11.0 KiB of activations on a device instead of 27.0 KiB"
   )
   assert plan_text.memory_line(make(remat="none")).endswith(
-    "activations 27.0 KiB); remat=none keeps 27.0 KiB of activations, remat=cell would "
-    "keep 11.0 KiB"
+    "activations 27.0 KiB); remat=none keeps at most 27.0 KiB of activations on a "
+    "device, remat=cell would keep 11.0 KiB"
   )
   assert plan_text.memory_line(make(remat="layer")).endswith(
-    "; remat=layer keeps 11.0 KiB of activations instead of 27.0 KiB"
+    "; remat=layer keeps at most 11.0 KiB of activations on a device instead of 27.0 "
+    "KiB"
   )
 
 

@@ -193,7 +193,7 @@ def test_the_paper_s_largest_network_is_planned(capsys):
   )
   assert "schedule: up to 1537 actions a device; --mode=inspect --inspect=sch" in shown
   # 13 layers and 512 borders of 8 MiB: what the paper's formula says.
-  assert " of activations instead of 1.5 TiB" in shown
+  assert " of activations on a device instead of 1.5 TiB" in shown
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,12 @@ def _saving(plan: Plan) -> str:
   (remat, kept), (other, otherwise) = plan.activations.items()
   if remat == "none":
     return (
-      f"remat=none keeps {format_bytes(kept)} of activations, remat={other} would keep "
-      f"{format_bytes(otherwise)}"
+      f"remat=none keeps at most {format_bytes(kept)} of activations on a device, "
+      f"remat={other} would keep {format_bytes(otherwise)}"
     )
   return (
-    f"remat={remat} keeps {format_bytes(kept)} of activations instead of "
-    f"{format_bytes(otherwise)}"
+    f"remat={remat} keeps at most {format_bytes(kept)} of activations on a device "
+    f"instead of {format_bytes(otherwise)}"
   )
 
 
