@@ -128,7 +128,7 @@ def test_the_list_may_be_empty(write: Write) -> None:
     (
       "Char",
       "^there is no experiment 'Char'; params files are: image, image.fashion_mnist, "
-      "lm, lm.shakespeare; ask for <file>.<Class>$",
+      "lm, lm.shakespeare; ask for <file>.<Class>, of these or of this folder$",
     ),
     ("zzz.Qqqqq", "params files are: image, image.fashion_mnist, lm, lm.shakespeare"),
     ("", "no experiment ''; params files are"),
@@ -147,7 +147,7 @@ def test_a_file_of_the_current_folder_is_near_and_not_run(
 ) -> None:
   zoo("my_params", "raise RuntimeError('run')")
   monkeypatch.chdir(tmp_path / "params")
-  message = r"ask for <file>\.<Class>"
+  message = r"ask for <file>\.<Class>, of these or of this folder"
   with pytest.raises(LookupError, match=f"{message}$"):
     registry.Get("my_param.Tiny")
   monkeypatch.chdir(tmp_path)

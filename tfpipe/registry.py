@@ -93,8 +93,9 @@ def _nearest(name: str, module_name: str) -> str:
   matches = spelling.close_matches(name, known) or sorted(known)
   if matches:
     return f"nearest are: {', '.join(matches)}"
-  files = f"params files are: {', '.join(modules) or 'none'}; ask for <file>.<Class>"
-  return files + spelling.nearest(module_name, _own_files())
+  files = f"params files are: {', '.join(modules) or 'none'}"
+  ask = "ask for <file>.<Class>, of these or of this folder"
+  return f"{files}; {ask}{spelling.nearest(module_name, _own_files())}"
 
 
 def _own_files() -> list[str]:
