@@ -153,6 +153,9 @@ def test_a_file_of_the_current_folder_is_near_and_not_run(
   monkeypatch.chdir(tmp_path)
   with pytest.raises(LookupError, match=f"{message}; did you mean 'my_params'\\?$"):
     registry.Get("my_param.Tiny")
+  # The package of all experiments is beside it, and is none of them.
+  with pytest.raises(LookupError, match=f"{message}; did you mean 'my_params'\\?$"):
+    registry.Get("parms.Tiny")
 
 
 def test_without_params_files_there_is_nothing_near(write: Write) -> None:

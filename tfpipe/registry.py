@@ -99,9 +99,10 @@ def _nearest(name: str, module_name: str) -> str:
 
 
 def _own_files() -> list[str]:
-  """Lists the modules in the current folder that could be imported; imports none."""
+  """Lists the user's modules in the current folder; imports none."""
   here = [path for path in sys.path if path in ("", os.getcwd())]
-  return [info.name for info in pkgutil.iter_modules(here)]
+  names = [info.name for info in pkgutil.iter_modules(here)]
+  return [name for name in names if name != _PACKAGE]
 
 
 def _module_names() -> list[str]:

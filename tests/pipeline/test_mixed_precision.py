@@ -191,7 +191,7 @@ class HalfLoss(toy.Regression):
     (
       Stubborn,
       r"pipeline\.compute_dtype='bfloat16': layer 'bad' \(Stubborn\) cannot be traced "
-      r"in it: .*tf\.cast\(x, tf\.float32\)",
+      r"in it: .*[^.]\. FProp gets .*tf\.cast\(x, tf\.float32\)",
     ),
     (toy.Regression, r"layer 'bad' \(Regression\) cannot be traced in it: "),
     (HalfLoss, "layer 'bad': metric 'loss' must be a pair .* of float32 scalars"),

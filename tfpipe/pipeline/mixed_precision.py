@@ -82,9 +82,10 @@ def naming(layer: Layer) -> Iterator[None]:
     if layer.compute_dtype == "float32":
       error.add_note(note)
       raise
+    reason = str(error).removesuffix(".")
     refusal = ValueError(
       f"pipeline.compute_dtype={layer.compute_dtype!r}: layer {layer.name!r} "
-      f"({type(layer).__name__}) cannot be traced in it: {error}. FProp gets its "
+      f"({type(layer).__name__}) cannot be traced in it: {reason}. FProp gets its "
       "weights and inputs in that dtype; tf.cast(x, tf.float32) what must be float32, "
       "as side inputs, losses and moments are"
     )
