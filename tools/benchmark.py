@@ -79,18 +79,18 @@ def _remat_makespan(num_micro_batches: int) -> float:
 def growth(bench: Bench) -> list[Figure]:
   """What a start takes with more micro-batches, and with more layers."""
   runs = {
-    "M=8, K=2": decoder(2, 8, dim=64),
-    "M=128, K=2": decoder(2, 128, dim=64),
-    "M=8, K=4": decoder(4, 8, dim=64),
-    "M=128, K=4": decoder(4, 128, dim=64),
-    "L=128, K=4": decoder(4, 8, layers=128, dim=64),
+    "K=2": decoder(2, 8, dim=64),
+    "K=2, M=128": decoder(2, 128, dim=64),
+    "K=4": decoder(4, 8, dim=64),
+    "K=4, M=128": decoder(4, 128, dim=64),
+    "K=4, L=128": decoder(4, 8, layers=128, dim=64),
   }
   found = bench.turns(runs)
   figures = []
   for name, base, goal in (
-    ("M=128, K=2", "M=8, K=2", 1.5),
-    ("M=128, K=4", "M=8, K=4", 1.5),
-    ("L=128, K=4", "M=8, K=4", 2.0),
+    ("K=2, M=128", "K=2", 1.5),
+    ("K=4, M=128", "K=4", 1.5),
+    ("K=4, L=128", "K=4", 2.0),
   ):
     less, more = found[base], found[name]
     starts = less["start"], more["start"]

@@ -123,7 +123,7 @@ def test_memory_is_stacked_to_one_scale() -> None:
 
 
 def test_each_kind_of_memory_has_a_colour_of_its_own() -> None:
-  others = {"device", "pipe", "stage"}
+  others = {"device", "device_activations", "pipe", "stage"}
   kinds = {field.name for field in dataclasses.fields(StageMemory)} - others
   tree = read(page_bars.draw([MemoryRow("cpu", dict.fromkeys(sorted(kinds), GIB))]))
   looks = {part.attributes["class"] for part in tree.find("rect", "part")}

@@ -83,7 +83,7 @@ def test_a_folder_that_another_process_has_just_trained_in_is_left_alone(
   def make_run(*arguments, **settings):
     # Meanwhile another process makes the folder, trains and ends.
     checkpoint_lib.save(folder, Checkpoint(9, {}, "e", "p"), keep=1)
-    return types.SimpleNamespace(devices=[])
+    return types.SimpleNamespace(devices=[], step=0)
 
   monkeypatch.setattr(trainer, "Run", make_run)
   monkeypatch.setattr(trainer, "restore_newest", lambda *arguments, **more: False)
