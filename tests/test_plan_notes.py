@@ -54,6 +54,25 @@ def test_the_plan_says_if_computing_again_lowers_no_peak():
   assert heavy(4, **{**shape, "schedule": "1f1b"}, remat="cell").notes == ()
 
 
+def test_a_device_of_whole_backwards_keeps_nothing_until_a_w(tmp_path):
+  # Device 1 has three of four layers and needs most, of one micro-batch at a time.
+  lists = [
+    [("F", 0), ("F", 1), *[(kind, m) for m in (0, 1) for kind in "RBW"], ("U", 0)],
+    [("F", 0), ("BW", 0), ("F", 1), ("BW", 1), ("U", 0)],
+  ]
+  actions = tuple(
+    tuple(schedule.Action(kind, stage, m) for kind, m in own)
+    for stage, own in enumerate(lists)
+  )
+  path = tmp_path / "mixed.json"
+  path.write_text(text.to_json(schedule.Schedule("mixed", 2, 2, ((0, 1),), actions)))
+  shape = {"schedule": str(path), "num_partitions": 2, "num_micro_batches": 2}
+  assert heavy(4, **shape, remat="cell", lengths=(2, 3)).notes[1:] == (
+    "remat=cell does not lower the most that a device keeps; remat=none computes "
+    "nothing again",
+  )
+
+
 @pytest.mark.parametrize(("name", "num_micro_batches"), [("zb_h1", 1), ("1f1b", 4)])
 def test_the_plan_says_if_nothing_is_computed_again(name, num_micro_batches):
   made = heavy(2, schedule=name, num_micro_batches=num_micro_batches, remat="cell")

@@ -150,7 +150,8 @@ def _notes(
   notes = _sharing(draft)
   unsplit = draft.network.unsplit
   lists = draft.schedule.actions
-  splits = any(action.kind == "W" for actions in lists for action in actions)
+  kinds = {action.kind for actions in lists for action in actions}
+  splits = "W" in kinds
   if splits and unsplit:
     names = ", ".join(unsplit[:3]) + (", ..." if unsplit[3:] else "")
     notes.append(
@@ -163,7 +164,7 @@ def _notes(
       "gradients that W reads, taken to be as large as the outputs of layers with "
       "weights"
     )
-  notes += _needless_remat(draft, splits, activations)
+  notes += _needless_remat(draft.pipe.remat, kinds, activations)
   if draft.measured:
     notes.append(f"times were measured on {draft.measured.device}")
     rows = draft.network.batch_size() // draft.pipe.num_micro_batches
@@ -180,19 +181,19 @@ def _notes(
 
 
 def _needless_remat(
-  draft: Draft, splits: bool, activations: dict[str, int]
+  remat: str, kinds: set[str], activations: dict[str, int]
 ) -> list[str]:
   """Says if the device that keeps most keeps no less than without recomputation."""
-  remat = draft.pipe.remat
   if remat == "none" or activations[remat] < activations["none"]:
     return []
-  lists = draft.schedule.actions
-  if remat == "cell" and not any(a.kind == "R" for actions in lists for a in actions):
+  if remat == "cell" and "R" not in kinds:
     return [
       "remat=cell computes nothing again with this schedule: every backward comes "
       "right behind its own forward"
     ]
-  reason = ": what a cell has computed, again or not, stays until its W" * splits
+  reason = ""
+  if "W" in kinds and "BW" not in kinds:
+    reason = ": what a cell has computed, again or not, stays until its W"
   return [
     f"remat={remat} does not lower the most that a device keeps{reason}; remat=none "
     "computes nothing again"
