@@ -189,3 +189,35 @@ def test_no_action_has_an_op_with_side_effects_that_would_be_chained(tf):
     if action_of(op.name) is not None and op.op_def.is_stateful
   }
   assert not stateful
+
+
+@pytest.mark.parametrize(
+  ("network", "name"),
+  [("batch_norm", "1f1b"), ("tokens", "chimera"), ("dropout", "zb_v")],
+)
+def test_weights_change_after_all_that_reads_them(tf, network, name):
+  # TensorFlow orders no calls by variables that they are handed packed.
+  options = {"num_partitions": 2} if name == "chimera" else {}
+  training = harness.start(
+    tf,
+    NETWORKS[network],
+    name=name,
+    num_micro_batches=MICRO_BATCHES,
+    **{"num_partitions": STAGES, **options},
+  )
+  graph = training.function.graph
+  functions = graphs.library(training.function)
+  held = {inner.op.name for _, inner in graph.captures if inner.dtype == tf.variant}
+  readers = {
+    op.name: {node.op for node in functions[op.get_attr("f").name].node_def}
+    for op in graph.get_operations()
+    if any(tensor.op.name in held for tensor in op.inputs)
+  }
+  changes = {name for name, ops in readers.items() if "If" in ops}
+  assert changes
+  users = users_by_name(graph.as_graph_def().node)
+  early = readers.keys() - changes
+  # The forwards' reads, the L2 terms of gradients, and of the loss.
+  assert len(early) >= 3 * len(changes)
+  for reader in early:
+    assert changes <= descendants(users, [reader]), reader

@@ -89,7 +89,10 @@ class Update:
     l2_loss = self._l2_loss(first, l2_names)
     with tf.device(HOST):
       nonfinite = ~tf.math.is_finite(halves)
-      applied = usable & ~tf.reduce_any(nonfinite)
+      # Packed variables are no arguments that TensorFlow would order calls by: what
+      # changes them has to wait for the loss term that reads them.
+      with tf.control_dependencies([l2_loss]):
+        applied = usable & ~tf.reduce_any(nonfinite)
       norm = _norm(halves)
       factor = self.clip_factor(norm)
       learning_rate = self.rate(first.state[STEP])
