@@ -2,8 +2,6 @@
 
 import os
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,14 +72,19 @@ def test_within_a_step_the_mean_counts_and_of_steps_the_median():
   made = profile_layers.schedule(1, 3, splits=True)
   secs = {("F", 0): 1.0, ("B", 0): 2.0, ("W", 0): 4.0}
   times = _times(made, secs)
-  last = times.max()
+  last = np.array([times.max()] * 2)
   actions = [action for action in made.actions[0] if action.kind != "U"]
   found = profile_layers.medians(
-    actions, [(times, last + 2.0), (times * 1.5, last * 1.5 + 3.0), (times * 100, 1e9)]
+    actions,
+    [
+      (times, last + np.array([2.0, 1.0])),
+      (times * 1.5, last * 1.5 + np.array([3.0, 1.5])),
+      (times * 100, last * 1e9),
+    ],
   )
   # Of 1, 2, 3 times the mean is 2; the step that was 100 times slow does not count.
   assert found.secs == pytest.approx({key: 3.0 * own for key, own in secs.items()})
-  assert found.end == pytest.approx(3.0)
+  assert found.updates == pytest.approx((3.0, 1.5))
 
 
 @pytest.fixture
@@ -104,18 +107,12 @@ def counted(monkeypatch):
         (action.kind, action.stage): factor * base[action.kind]
         for action in copies[0].actions
       }
-      found.append(profile_layers.Measured(secs, 5.0))
+      shares = [1.0] if first else copies[0].stage_shares()
+      updates = tuple(1.0 + 7.0 * share for share in shares)
+      found.append(profile_layers.Measured(secs, updates))
     return found
 
-  def update_secs(copies):
-    return 1.0 + 7.0 * max(copies[0].stage_shares())
-
   monkeypatch.setattr(profile_layers, "measure", measure)
-  monkeypatch.setattr(
-    profile_layers,
-    "update_secs",
-    lambda copies: 8.0 if len(copies) > 1 else update_secs(copies),
-  )
   return seen
 
 
@@ -149,43 +146,34 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
     assert (layer.forward, layer.input_gradient) == (2.0, 2.0)
     assert (layer.weight_gradient, layer.backward) == (3.0, 10.0)
   assert found.times.batch == 4
-  # All layers take equally long, so that each device has two of them.
   counts = [cost.param_count for cost in network.costs(2)]
-  most = max(sum(counts[:2]), sum(counts[2:])) / sum(counts)
-  update = min(7.0, 5.0 / most)
   for layer, count in zip(layers, counts, strict=True):
-    assert layer.update == pytest.approx(update * count / sum(counts))
-  assert found.times.end == pytest.approx(5.0 - most * update)
+    assert layer.update == pytest.approx(7.0 * count / sum(counts))
+  assert found.times.end == pytest.approx(1.0)
   # Copies on every device, then one cut over both.
   assert [len(copies) for copies in counted] == [2, 2, 1, 1, 1]
   assert found.times.device.startswith("CPU:0, ")
 
 
 @pytest.mark.parametrize(
-  ("shares", "alone", "cut", "after", "update", "end"),
+  ("updates", "update", "end"),
   [
     # 2 seconds are saved by half of the weights: all of them take 4.
-    ((0.5, 0.5), 9.0, 7.0, 3.0, 4.0, 1.0),
+    ([(1.0, 5.0), (0.5, 3.0), (0.5, 3.0)], 4.0, 1.0),
     # Of 3 quarters: 1 second saved by a quarter.
-    ((0.25, 0.75), 9.0, 8.0, 5.0, 4.0, 2.0),
-    # No step ends before its update does.
-    ((0.5, 0.5), 9.0, 3.0, 2.0, 4.0, 0.0),
+    ([(1.0, 6.0), (0.75, 5.0)], 4.0, 2.0),
+    # Off the line by as much as is above it.
+    ([(1.0, 6.0), (1.0, 4.0), (0.5, 3.5), (0.5, 2.5)], 4.0, 1.0),
     # More devices are no slower.
-    ((0.5, 0.5), 7.0, 9.0, 3.0, 0.0, 3.0),
+    ([(1.0, 3.0), (0.5, 5.0)], 0.0, 4.0),
+    # Nothing takes less than no time: the best line from there, (9 + 1) / (1 + 0.25).
+    ([(1.0, 9.0), (0.5, 2.0)], 8.0, 0.0),
     # On one device nothing tells what else there is.
-    ((1.0,), 2.0, 0.0, 3.0, 2.0, 1.0),
-    ((1.0,), 4.0, 0.0, 3.0, 3.0, 0.0),
+    ([(1.0, 2.0), (1.0, 4.0)], 3.0, 0.0),
   ],
 )
-def test_the_update_is_what_fewer_weights_save(
-  monkeypatch, shares, alone, cut, after, update, end
-):
-  copies: Any = ["alone"]
-  network: Any = SimpleNamespace(stage_shares=lambda: shares)
-  secs = lambda measured: alone if measured is copies else cut  # noqa: E731
-  monkeypatch.setattr(profile_layers, "update_secs", secs)
-  found = profile_layers.update_and_end(copies, network, after)
-  assert found == pytest.approx((update, end))
+def test_the_update_is_what_fewer_weights_save(updates, update, end):
+  assert profile_layers.update_and_end(updates) == pytest.approx((update, end))
 
 
 def test_tied_weights_dropout_and_side_inputs_are_profiled_on_two_devices(tf, short):

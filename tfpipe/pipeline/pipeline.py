@@ -114,8 +114,9 @@ class Pipeline:
       function of a batch dict → dict with `metrics` (name → (sum, weight)), `update`
       (what `Learner.apply` reports), `micro_batch_losses`, and `finite`: whether all
       losses and batch moments are. If timed also `times`: float64 [number of actions,
-      2], seconds at which each of `timed_actions` started and ended, and `end`: when
-      the update was done. With `losses` also `spike`, a bool, and `median`.
+      2], seconds at which each of `timed_actions` started and ended, and `ends`:
+      float64 [number of devices], when the update of each was done. With `losses`
+      also `spike`, a bool, and `median`.
     """
     weights = {**self.weights, **self._loss_scale(learner.state())}
     builder = self._builder(self._schedule, batch, weights, do_eval=False)
@@ -141,7 +142,7 @@ class Pipeline:
       self._move(result.moments, builder.moment_decays(), moves)
       with tf.control_dependencies(marks.taken() if marks else []):
         self.step.assign_add(1)
-      times = {"times": result.times, "end": _end(result.times)} if timed else {}
+      times = self._ends(result.times) if timed else {}
       return {
         "metrics": result.metrics,
         "update": update,
@@ -152,6 +153,17 @@ class Pipeline:
       }
 
     return tf.function(step, autograph=False).get_concrete_function(dict(batch))
+
+  def _ends(self, times: tf.Tensor | None) -> dict[str, tf.Tensor | None]:
+    """Adds to the times of all actions when each device has made its changes."""
+    ops = tf.compat.v1.get_default_graph().get_operations()
+    changes = [o for o in ops if o.op_def.is_stateful and o.type != "ReadVariableOp"]
+    clock, ends = Clock(), []
+    for device in self._devices:
+      own = [op for op in changes if op.device.endswith(device)]
+      with tf.control_dependencies([*own, *([] if times is None else [times])]):
+        ends.append(clock.read(device))
+    return {"times": times, "ends": tf.stack(ends)}
 
   def gradient_function(self, batch: Batch) -> tf.types.experimental.ConcreteFunction:
     """Traces what `train_function` does before the update; nothing changes by it.
@@ -348,14 +360,6 @@ def _mover(
     return []
 
   return body
-
-
-def _end(times: tf.Tensor | None) -> tf.Tensor:
-  """Reads the clock after all actions and changes so far: float64 seconds."""
-  ops = tf.compat.v1.get_default_graph().get_operations()
-  changes = [op for op in ops if op.op_def.is_stateful and op.type != "ReadVariableOp"]
-  with tf.control_dependencies([*changes, *([] if times is None else [times])]):
-    return Clock().read()
 
 
 def _all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -159,17 +159,17 @@ class Profiler:
 
 
 def _timeline(run: Run, outputs: Mapping[str, Any]) -> Timeline:
-  """Makes a timeline of the times of a step; devices update all together at its end."""
+  """Makes a timeline of the times of a step; updates start together, at its end."""
   schedule = run.plan.schedule
   times = outputs["times"].numpy().tolist()
   spans = [
     Span(schedule.device(action), action, start, end)
     for action, (start, end) in zip(run.pipeline.timed_actions(), times, strict=True)
   ]
-  computed, end = max(end for _, end in times), float(outputs["end"])
+  computed, ends = max(end for _, end in times), outputs["ends"].numpy().tolist()
   for device, actions in enumerate(schedule.actions):
     update = next(action for action in actions if action.kind == "U")
-    spans.append(Span(device, update, computed, max(computed, end)))
+    spans.append(Span(device, update, computed, max(computed, ends[device])))
   return Timeline(tuple(spans), schedule.num_devices)
 
 

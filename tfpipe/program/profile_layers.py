@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +26,6 @@ from tfpipe import partition
 from tfpipe.input.base import Input
 from tfpipe.layer_times import LayerTime, LayerTimes
 from tfpipe.lazy import tf
-from tfpipe.optimizers.state import STEP
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
 from tfpipe.pipeline.call import Execution
@@ -72,11 +70,11 @@ class Measured(NamedTuple):
 
   Attributes:
     secs: mean over the micro-batches of a step.
-    end: seconds from the last action to the end of the step.
+    updates: seconds from the last action to the end of each device's update.
   """
 
   secs: Secs
-  end: float
+  updates: tuple[float, ...]
 
 
 _KINDS = ("F", "B", "W", "BW")
@@ -123,8 +121,14 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   found = measure(cut, source, batch, limit)
   # What waits longer in memory is read more slowly: no order counts more than another.
   whole = _means([one.secs for one in found])
-  after = statistics.median(one.end for one in found)
-  update, end = update_and_end(copies[0], cut[0][0], after)
+  update, end = update_and_end(
+    [(1.0, one.updates[0]) for one in (apart, apart_at_once)]
+    + [
+      pair
+      for one, (network,) in zip(found, cut, strict=True)
+      for pair in zip(network.stage_shares(), one.updates, strict=True)
+    ]
+  )
   scaled = scale(stages, whole, cells)
   times = []
   for i, (name, share) in enumerate(zip(names, copies[0][0].shares(), strict=True)):
@@ -208,34 +212,21 @@ class _Subject:
       execution=Execution(serial=pipe.intra_op_threads == 1, xla=pipe.xla),
       compute_dtype=pipe.compute_dtype,
     )
-    self._learner = params.task.learner.Instantiate()
-    self._learner.create_state(
+    learner = params.task.learner.Instantiate()
+    learner.create_state(
       self._pipeline.trainable(),
       self._pipeline.l2_names(),
       scales_loss=self._pipeline.scales_loss,
     )
     self._function = self._pipeline.train_function(
-      self._learner, tensor_specs(source), timed=True
+      learner, tensor_specs(source), timed=True
     )
     self.actions = self._pipeline.timed_actions()
 
-  def step(self, batch: Any) -> tuple[np.ndarray, float]:
-    """Trains on a mini-batch; gives start and end of each action, and the end."""
+  def step(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Trains on a mini-batch; gives start and end of each action, and the ends."""
     outputs = self._function(batch)
-    return outputs["times"].numpy(), float(outputs["end"])
-
-  def update_function(self) -> Any:
-    """Gives a function that only updates the weights, with some gradients."""
-    gradients = {}
-    for name, weight in self._pipeline.trainable().items():
-      with tf.device(weight.device):
-        gradients[name] = tf.fill(weight.shape, 1e-3)
-
-    def update() -> tf.Tensor:
-      self._learner.apply(gradients, tf.ones([]), measure=False, packed=True)
-      return self._learner.state()[STEP].read_value()
-
-    return tf.function(update, autograph=False).get_concrete_function()
+    return outputs["times"].numpy(), outputs["ends"].numpy()
 
   def stage_shares(self) -> list[float]:
     """Gives each stage's part of the trained weights."""
@@ -286,7 +277,7 @@ def measure(
     StepError: the input has failed.
   """
 
-  def steps(subject: _Subject) -> list[tuple[np.ndarray, float]]:
+  def steps(subject: _Subject) -> list[tuple[np.ndarray, np.ndarray]]:
     found = []
     with (
       Watchdog(limit) as watchdog,
@@ -298,7 +289,7 @@ def measure(
           found.append(subject.step(batch))
     return found[1:]
 
-  every: list[list[tuple[np.ndarray, float]]] = [[] for _ in subjects]
+  every: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in subjects]
   for _ in range(ROUNDS):
     for copies, found in zip(subjects, every, strict=True):
       with ThreadPoolExecutor(len(copies)) as pool:
@@ -311,7 +302,7 @@ def measure(
 
 
 def medians(
-  actions: Sequence[Action], steps: Sequence[tuple[np.ndarray, float]]
+  actions: Sequence[Action], steps: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> Measured:
   """Sums up what steps measured.
 
@@ -319,55 +310,35 @@ def medians(
 
   Args:
     actions: in order.
-    steps: of each [actions, 2] seconds at which they started and ended, and the end.
+    steps: of each [actions, 2] seconds at which they started and ended, and [devices]
+      at which the updates had ended.
   """
   places: dict[tuple[str, int], list[int]] = {}
   for place, action in enumerate(actions):
     places.setdefault((action.kind, action.stage), []).append(place)
   taken = np.stack([times[:, 1] - times[:, 0] for times, _ in steps])
-  ends = [end - float(np.max(times)) for times, end in steps]
+  updates = np.median([ends - np.max(times) for times, ends in steps], axis=0)
   return Measured(
     {key: float(np.median(taken[:, own].mean(1))) for key, own in places.items()},
-    max(0.0, statistics.median(ends)),
+    tuple(np.maximum(0.0, updates).tolist()),
   )
 
 
-def update_and_end(
-  copies: Sequence[_Subject], cut: _Subject, after: float
-) -> tuple[float, float]:
+def update_and_end(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
   """Tells the update of all weights from what a step's end takes whatever is updated.
 
-  The update alone is timed on one device, in copies, and cut over all of them: they
-  differ by the weights that another device has.
-
   Args:
-    copies: of the network, each on a device.
-    cut: the network over all devices.
-    after: seconds from its last action to the end of its step.
+    updates: of some devices, their share of the weights and the seconds from the last
+      action to the end of their update.
 
   Returns:
-    seconds of the update of all weights on one device, and of the end besides.
+    seconds of the update of all weights on one device, and of the end besides: the line
+    with the least squares, of those that rise and are above 0.
   """
-  whole = update_secs(copies)
-  share = max(cut.stage_shares())
-  update = whole
-  if share < 1:
-    update = max(0.0, whole - update_secs([cut])) / (1 - share)
-  update = min(update, after / share)
-  return update, max(0.0, after - share * update)  # not -0.0 by rounding
-
-
-def update_secs(copies: Sequence[_Subject]) -> float:
-  """Measures the update of all weights, of all copies at the same time."""
-
-  def secs(function: Any) -> list[float]:
-    found = []
-    for _ in range(ROUNDS * STEPS):
-      start = time.perf_counter()
-      function().numpy()
-      found.append(time.perf_counter() - start)
-    return found[1:]
-
-  functions = [subject.update_function() for subject in copies]
-  with ThreadPoolExecutor(len(functions)) as pool:
-    return statistics.median(x for own in pool.map(secs, functions) for x in own)
+  shares, secs = np.array(updates).T
+  apart = shares - np.mean(shares)
+  if not apart.any():  # nothing tells what else there is
+    return float(np.mean(secs) / shares[0]), 0.0
+  update = max(0.0, float(apart @ secs / (apart @ apart)))
+  end = float(np.mean(secs) - update * np.mean(shares))
+  return (update, end) if end > 0 else (float(shares @ secs / (shares @ shares)), 0.0)
