@@ -1,16 +1,18 @@
+import dataclasses
 import json
 
 import pytest
 
 from tfpipe import layer_times
 from tfpipe.cost import ArraySpec, LayerCost
-from tfpipe.layer_times import LayerTime, LayerTimes
+from tfpipe.layer_times import Crowding, LayerTime, LayerTimes
 
 TIMES = LayerTimes(
   "a device",
   4,
   (LayerTime("stem", 0.1, 0.0, 0.2, 0.5, 0.25), LayerTime("loss", 1, 2e-9, 0.0)),
   0.75,
+  Crowding(1.5, 4.0, 1.25),
 )
 
 
@@ -29,6 +31,10 @@ def layer(**changes):
   return fields(layers=[{**fields()["layers"][0], **changes}])
 
 
+def crowding(**changes):
+  return fields(crowding={"few": 1, "many": 4, "factor": 1.5, **changes})
+
+
 def test_what_is_written_is_read_again(tmp_path):
   path = tmp_path / "times.json"
   layer_times.write(path, TIMES)
@@ -45,6 +51,18 @@ def test_what_is_written_is_read_again(tmp_path):
   }
   assert written["layers"][1]["backward"] is None
   assert written["end"] == 0.75
+  assert written["crowding"] == {"few": 1.5, "many": 4.0, "factor": 1.25}
+  del written["crowding"]
+  path.write_text(json.dumps(written))
+  assert layer_times.read(path) == dataclasses.replace(TIMES, crowding=Crowding())
+
+
+def test_more_micro_batches_in_flight_take_longer_on_a_line_between_two():
+  crowding = Crowding(1.0, 5.0, 1.5)
+  factors = [crowding.at(kept) for kept in (0, 1, 2, 3, 5, 9)]
+  assert factors == [1.0, 1.0, 1.125, 1.25, 1.5, 1.5]
+  assert Crowding(2.0, 2.0, 1.5).at(2) == 1.0
+  assert Crowding().at(7) == 1.0
 
 
 def test_both_gradients_take_as_long_as_each_unless_they_were_timed_at_once():
@@ -130,6 +148,13 @@ def test_times_of_another_network_are_refused(names, message):
     (layer(back=1), r"layers\[0\]: field 'back' is not one of name, forward"),
     (fields(end=-1), "end is -1: expected a finite number >= 0"),
     (fields(end=None), "end is None: expected a finite number >= 0"),
+    (fields(crowding=2), "crowding is 2: expected an object"),
+    (fields(crowding={}), "crowding: few, many, factor missing"),
+    (crowding(few=-1), "crowding: few is -1: expected a finite number >= 0"),
+    (crowding(many="4"), "crowding: many is '4': expected a finite number >= 0"),
+    (crowding(few=5), "crowding: few is 5, above many, 4"),
+    (crowding(factor=0), "crowding: factor is 0: expected a number above 0"),
+    (crowding(more=1), "crowding: field 'more' is not one of few, many, factor"),
   ],
 )
 def test_another_form_is_refused_with_the_place(tmp_path, content, message):

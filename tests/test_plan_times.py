@@ -5,14 +5,23 @@ import pytest
 from tests.priced import BATCH, params
 from tests.test_plan import SLOW
 from tfpipe import layer_times, plan, schedule
-from tfpipe.layer_times import LayerTime, LayerTimes
+from tfpipe.layer_times import Crowding, LayerTime, LayerTimes
 from tfpipe.schedule import text
 
+NONE = Crowding()
 
-def measured(tmp_path, *secs, names=("entry", "layer_0", "loss"), batch=BATCH, end=0.0):
+
+def measured(
+  tmp_path,
+  *secs,
+  names=("entry", "layer_0", "loss"),
+  batch=BATCH,
+  end=0.0,
+  crowding=NONE,
+):
   path = tmp_path / "times.json"
   layers = [LayerTime(name, *times) for name, times in zip(names, secs, strict=True)]
-  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers), end))
+  layer_times.write(path, LayerTimes("a CPU", batch, tuple(layers), end, crowding))
   return str(path)
 
 
@@ -46,6 +55,33 @@ def test_what_is_computed_again_counts_in_the_cut(tmp_path):
   ):
     p.pipeline.Set(remat=remat, num_micro_batches=num_micro_batches)
     assert plan.make(p).cells == cells
+
+
+@pytest.mark.parametrize(
+  ("name", "remat", "factor"),
+  [
+    # 4 on each device; 2 and 1; none is kept longer than from R to BW: 1 and 1.
+    ("gpipe", "none", 3.0),
+    ("1f1b", "none", 1.5),
+    ("gpipe", "cell", 1.0),
+  ],
+)
+def test_what_a_schedule_keeps_in_flight_slows_all_but_the_update(
+  tmp_path, name, remat, factor
+):
+  path = measured(
+    tmp_path,
+    *[(1, 2, 3, 4)] * 3,
+    batch=BATCH // 4,
+    end=2,
+    crowding=Crowding(1.0, 3.0, 3.0),
+  )
+  p = params(1, 1, num_partitions=2, num_micro_batches=4, layer_times=path)
+  p.pipeline.Set(schedule=name, remat=remat)
+  times = plan.make(p).times
+  assert times.forward == (factor, 2 * factor)
+  assert times.backward == (5 * factor, 10 * factor)
+  assert times.update == (4 + 2, 8 + 2)
 
 
 def test_each_device_updates_its_layers_after_its_last_backward(tmp_path):

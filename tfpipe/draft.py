@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -63,6 +64,9 @@ class Draft:
     factor = 1.0
     if hardware and not self.measured:
       factor = 1 / (hardware.flops_per_sec * hardware.efficiency)
+    if self.measured:
+      kept = schedule.in_flight(self.schedule).kept
+      factor = self.measured.crowding.at(float(statistics.mean(kept)))
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
     if self.measured:
       # It is as long on every device, and told by stage.
@@ -375,7 +379,7 @@ def _zero_bubble(pipe: Params, times: StageTimes) -> Schedule:
 def _stage_times(
   layers: Sequence[LayerTime], cells: partition.Cells, remat: str, factor: float = 1.0
 ) -> StageTimes:
-  """Adds up the layers of each stage, `factor` times as long.
+  """Adds up the layers of each stage, all but their updates `factor` times as long.
 
   With remat `layer`, a backward computes each layer again.
   """
@@ -386,5 +390,5 @@ def _stage_times(
   if remat == "layer":
     inputs = [a + b for a, b in zip(inputs, forward, strict=True)]
     both = [a + b for a, b in zip(both, forward, strict=True)]
-  update = [factor * sum(x.update for x in layers[a:b]) for a, b in cells]
+  update = [sum(x.update for x in layers[a:b]) for a, b in cells]
   return StageTimes(forward, inputs, weights, update=update, backward=both)

@@ -16,8 +16,11 @@ A file of measured times (`tools/profile_layers.py` writes one) is a JSON object
       },
       ...
     ],
-    "end": 0.002
+    "end": 0.002,
+    "crowding": {"few": 1.5, "many": 4.0, "factor": 1.06}
   }
+
+Without `crowding`, times do not depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tfpipe import text_files
 from tfpipe.cost import LayerCost
 from tfpipe.spelling import nearest
 
-__all__ = ["LayerTime", "LayerTimes", "from_costs", "read", "write"]
+__all__ = ["Crowding", "LayerTime", "LayerTimes", "from_costs", "read", "write"]
 
 _MOST_SECS = 1e100  # so that sums are finite
 _TIMES = ("forward", "input_gradient", "weight_gradient", "backward", "update")
@@ -91,6 +94,43 @@ class LayerTime:
 
 
 @dataclasses.dataclass(frozen=True)
+class Crowding:
+  """How much longer actions take where more micro-batches are in flight.
+
+  What waits longer for its backward is no longer in a cache when it is read, and what
+  is written finds no memory there that was in use a moment ago.
+
+  Attributes:
+    few: micro-batches that a device kept when the times were taken, its most, as a mean
+      over the devices; see `schedule.memory.InFlight.kept`.
+    many: how many it kept when they took
+    factor: times as long.
+
+  Raises ValueError, naming the field, unless 0 <= few <= many <= 1e100 and the factor
+  is above 0 and at most 1e100.
+  """
+
+  few: float = 0.0
+  many: float = 0.0
+  factor: float = 1.0
+
+  def __post_init__(self) -> None:
+    for field, value in dataclasses.asdict(self).items():
+      _check_secs(f"crowding: {field}", value)
+    if self.few > self.many:
+      raise ValueError(f"crowding: few is {self.few}, above many, {self.many}")
+    if not self.factor:
+      raise ValueError("crowding: factor is 0: expected a number above 0")
+
+  def at(self, kept: float) -> float:
+    """Returns how many times as long actions take: on the line between the two."""
+    if self.few == self.many:
+      return 1.0
+    share = (kept - self.few) / (self.many - self.few)
+    return 1.0 + (self.factor - 1.0) * min(1.0, max(0.0, share))
+
+
+@dataclasses.dataclass(frozen=True)
 class LayerTimes:
   """Times of all layers of a network, in order.
 
@@ -100,6 +140,7 @@ class LayerTimes:
     layers: one time a layer.
     end: seconds that a step takes at its end besides the updates of weights, on every
       device: moving averages, checks and counters.
+    crowding: what more micro-batches in flight change.
 
   Raises ValueError for a batch that is no whole number >= 1, no layers, two of one
   name, or an end that is no number from 0 to 1e100.
@@ -109,6 +150,7 @@ class LayerTimes:
   batch: int
   layers: tuple[LayerTime, ...]
   end: float = 0.0
+  crowding: Crowding = dataclasses.field(default_factory=Crowding)
 
   def __post_init__(self) -> None:
     _check_secs("end", self.end)
@@ -176,7 +218,8 @@ def write(path: str | pathlib.Path, times: LayerTimes) -> None:
   )
   pathlib.Path(path).write_text(
     f'{{\n  "device": {json.dumps(times.device)},\n  "batch": {times.batch},\n'
-    f'  "layers": [\n{rows}\n  ],\n  "end": {json.dumps(times.end)}\n}}\n'
+    f'  "layers": [\n{rows}\n  ],\n  "end": {json.dumps(times.end)},\n'
+    f'  "crowding": {json.dumps(dataclasses.asdict(times.crowding))}\n}}\n'
   )
 
 
@@ -196,7 +239,9 @@ def read(path: str | pathlib.Path) -> LayerTimes:
 
 
 def _times(fields: Any) -> LayerTimes:
-  _check_fields(fields, ("device", "batch", "layers", "end"), "the file")
+  if isinstance(fields, dict):
+    fields = {"crowding": dataclasses.asdict(Crowding()), **fields}
+  _check_fields(fields, ("device", "batch", "layers", "end", "crowding"), "the file")
   if not isinstance(fields["device"], str):
     raise ValueError(f"device is {fields['device']!r}: expected a text")
   if not isinstance(fields["layers"], list):
@@ -207,7 +252,11 @@ def _times(fields: Any) -> LayerTimes:
     if not isinstance(layer["name"], str):
       raise ValueError(f"layers[{index}]: name is {layer['name']!r}: expected a text")
     layers.append(LayerTime(**layer))
-  return LayerTimes(fields["device"], fields["batch"], tuple(layers), fields["end"])
+  _check_fields(fields["crowding"], ("few", "many", "factor"), "crowding")
+  crowding = Crowding(**fields["crowding"])
+  return LayerTimes(
+    fields["device"], fields["batch"], tuple(layers), fields["end"], crowding
+  )
 
 
 def _check_secs(what: str, value: Any) -> None:

@@ -111,7 +111,7 @@ TIMES_ROWS = [
     r"layers\[0\]: forward, input_gradient, .* missi",
   ),
   ({"layers": LAYERS[::-1]}, r"layer 0 is 'loss', but 'block_0' in the network$"),
-  ({"size": 3}, r"field 'size' is not one of device, batch, layers, end$"),
+  ({"size": 3}, r"field 'size' is not one of device, batch, layers, end, crowding$"),
   ({"end": -1}, rf"end is -1: {_SECS}"),
   (_layers(backward=[]), rf"layer 'block_0': backward is \[\]: {_SECS}"),
 ]

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 from tests.program.training import IMAGE, TEXT
 from tfpipe import layer_times, trainer
 from tfpipe import plan as plan_lib
-from tfpipe.layer_times import LayerTime, LayerTimes
+from tfpipe.layer_times import Crowding, LayerTime, LayerTimes
 from tfpipe.network import Network
 from tfpipe.program import profile_layers
 from tfpipe.program.profile_layers import Profile
@@ -140,11 +140,16 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
   layers = found.times.layers
   assert [layer.name for layer in layers] == list(network.names)
   assert found.alone == (4.0, 8.0, 12.0, 16.0)
-  # F is in all three, B and W in the first, BW in the others.
-  assert found.whole == (2 * 4.0, 8.0, 12.0, 2.5 * 16.0)
+  # Of the first and the third, which keep few: F is in both, B and W in the first.
+  assert found.whole == (2 * 4.0, 8.0, 12.0, 3 * 16.0)
   for layer in layers:
     assert (layer.forward, layer.input_gradient) == (2.0, 2.0)
-    assert (layer.weight_gradient, layer.backward) == (3.0, 10.0)
+    assert (layer.weight_gradient, layer.backward) == (3.0, 12.0)
+  # 1F1B keeps 2 on the first device and 1 on the last, GPipe 2 on both: its F and BW
+  # take 2 times what they take alone, those of 1F1B 3 times.
+  crowding = found.times.crowding
+  assert (crowding.few, crowding.many) == (1.5, 2.0)
+  assert crowding.factor == pytest.approx(2 / 3)
   assert found.times.batch == 4
   counts = [cost.param_count for cost in network.costs(2)]
   for layer, count in zip(layers, counts, strict=True):
@@ -173,7 +178,9 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
   ],
 )
 def test_the_update_is_what_fewer_weights_save(updates, update, end):
-  assert profile_layers.update_and_end(updates) == pytest.approx((update, end))
+  found = [profile_layers.Measured({}, (secs,)) for _, secs in updates]
+  shares = [[share] for share, _ in updates]
+  assert profile_layers.update_and_end(shares, found) == pytest.approx((update, end))
 
 
 def test_tied_weights_dropout_and_side_inputs_are_profiled_on_two_devices(tf, short):
@@ -194,6 +201,7 @@ def _made_up() -> Profile:
         LayerTime("b", 2.0, 3.0, 1.0, backward=4.0),
       ),
       0.25,
+      Crowding(1.5, 4.0, 1.25),
     ),
     alone=(2.0, 3.0, 1.0, 4.0),
     whole=(3.0, 3.0, 2.0, 4.0),
@@ -215,7 +223,10 @@ def test_the_table_has_shares_beside_those_by_flops():
 def test_the_check_compares_the_layers_with_one_stage_and_names_the_end():
   rows = tool.check(_made_up()).splitlines()
   assert re.split(r"\s{2,}", rows[1]) == ["forward", "2 s", "3 s", "1.500"]
-  assert rows[-1] == "end of a step besides the update: 250 ms"
+  assert rows[-2:] == [
+    "end of a step besides the update: 250 ms",
+    "with 4 micro-batches in flight on a device in place of 1.5: 1.250 times as long",
+  ]
 
 
 @pytest.mark.parametrize(

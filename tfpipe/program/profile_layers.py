@@ -8,7 +8,8 @@ copies of the network are timed at once as there are devices.
 
 What a layer costs in a pipeline is then measured with the network cut into as many
 stages as there are devices, while the input makes its next batch, and the times of each
-stage's layers are scaled to add up to the stage's.
+stage's layers are scaled to add up to the stage's. That is done in orders that keep few
+micro-batches in flight; one that keeps all of them tells how much longer it takes then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from tfpipe import partition
 from tfpipe.input.base import Input
-from tfpipe.layer_times import LayerTime, LayerTimes
+from tfpipe.layer_times import Crowding, LayerTime, LayerTimes
 from tfpipe.lazy import tf
 from tfpipe.params import Params
 from tfpipe.pipeline import placement
@@ -35,7 +36,7 @@ from tfpipe.program.batches import first_planned
 from tfpipe.program.fetch import Fetcher, next_batch
 from tfpipe.program.run import tensor_specs
 from tfpipe.program.watchdog import Watchdog
-from tfpipe.schedule import gpipe, one_f_one_b, zero_bubble
+from tfpipe.schedule import gpipe, in_flight, one_f_one_b, zero_bubble
 from tfpipe.schedule.action import Action
 from tfpipe.schedule.generate import finish
 from tfpipe.schedule.schedule import Schedule
@@ -112,34 +113,44 @@ def profile(params: Params, devices: Sequence[str]) -> Profile:
   ]
   apart, apart_at_once = measure(copies, source, batch, limit)
   stages = apart.secs | apart_at_once.secs
+  weights = copies[0][0].shares()
+  del copies  # a run has one network in memory
   loads = [sum(stages[kind, i] for kind in ("F", "BW")) for i in range(len(names))]
   cells = partition.balance(loads, len(devices))
-  cut = [
-    [_Subject(params, source, devices, cells, made(len(devices), number))]
+  orders = [
+    made(len(devices), number)
     for made in (zero_bubble.h1, gpipe.schedule, one_f_one_b.schedule)
   ]
+  cut = [[_Subject(params, source, devices, cells, order)] for order in orders]
   found = measure(cut, source, batch, limit)
-  # What waits longer in memory is read more slowly: no order counts more than another.
-  whole = _means([one.secs for one in found])
-  update, end = update_and_end(
-    [(1.0, one.updates[0]) for one in (apart, apart_at_once)]
-    + [
-      pair
-      for one, (network,) in zip(found, cut, strict=True)
-      for pair in zip(network.stage_shares(), one.updates, strict=True)
-    ]
-  )
+  split, many, few = (one.secs for one in found)
+  whole = _means([split, few])
+  shares = [[1.0], [1.0], *[own[0].stage_shares() for own in cut]]
+  update, end = update_and_end(shares, [apart, apart_at_once, *found])
   scaled = scale(stages, whole, cells)
   times = []
-  for i, (name, share) in enumerate(zip(names, copies[0][0].shares(), strict=True)):
+  for i, (name, share) in enumerate(zip(names, weights, strict=True)):
     f, b, w, both = (scaled[kind, i] for kind in _KINDS)
     times.append(LayerTime(name, f, b, w, share * update, both))
   rows = micro_batch_size(source.params.batch_size, number)
   return Profile(
-    LayerTimes(describe(devices), rows, tuple(times), end),
+    LayerTimes(
+      describe(devices), rows, tuple(times), end, crowding(orders[1:], [many, few])
+    ),
     _sums(stages),
     _sums(whole),
   )
+
+
+def crowding(orders: Sequence[Schedule], found: Sequence[Secs]) -> Crowding:
+  """Tells how much longer actions take with many micro-batches in flight.
+
+  Args:
+    orders: a schedule that keeps many, and one of the same actions that keeps few.
+    found: seconds of their actions.
+  """
+  many, few = (float(statistics.mean(in_flight(order).kept)) for order in orders)
+  return Crowding(few, many, sum(found[0].values()) / sum(found[1].values()))
 
 
 def _means(found: Sequence[Secs]) -> Secs:
@@ -324,21 +335,24 @@ def medians(
   )
 
 
-def update_and_end(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def update_and_end(
+  shares: Sequence[Sequence[float]], found: Sequence[Measured]
+) -> tuple[float, float]:
   """Tells the update of all weights from what a step's end takes whatever is updated.
 
   Args:
-    updates: of some devices, their share of the weights and the seconds from the last
-      action to the end of their update.
+    shares: of the weights, that the devices have, for each that was measured.
+    found: what was measured.
 
   Returns:
     seconds of the update of all weights on one device, and of the end besides: the line
     with the least squares, of those that rise and are above 0.
   """
-  shares, secs = np.array(updates).T
-  apart = shares - np.mean(shares)
+  x = np.concatenate(shares)
+  y = np.concatenate([one.updates for one in found])
+  apart = x - np.mean(x)
   if not apart.any():  # nothing tells what else there is
-    return float(np.mean(secs) / shares[0]), 0.0
-  update = max(0.0, float(apart @ secs / (apart @ apart)))
-  end = float(np.mean(secs) - update * np.mean(shares))
-  return (update, end) if end > 0 else (float(shares @ secs / (shares @ shares)), 0.0)
+    return float(np.mean(y) / x[0]), 0.0
+  update = max(0.0, float(apart @ y / (apart @ apart)))
+  end = float(np.mean(y) - update * np.mean(x))
+  return (update, end) if end > 0 else (float(x @ y / (x @ x)), 0.0)
