@@ -78,7 +78,10 @@ def test_what_a_schedule_keeps_in_flight_slows_all_but_the_update(
   )
   p = params(1, 1, num_partitions=2, num_micro_batches=4, layer_times=path)
   p.pipeline.Set(schedule=name, remat=remat)
-  times = plan.make(p).times
+  made = plan.make(p)
+  times = made.times
+  note = f"; actions take {factor:g} times as long, for the micro-batches in flight"
+  assert any(row.endswith(note) for row in made.notes) == (factor != 1)
   assert times.forward == (factor, 2 * factor)
   assert times.backward == (5 * factor, 10 * factor)
   assert times.update == (4 + 2, 8 + 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections import Counter
@@ -55,18 +56,23 @@ class Draft:
   cells: partition.Cells
   schedule: Schedule
 
+  @functools.cached_property
+  def crowded(self) -> float:
+    """How many times as long as measured actions take, for what is in flight."""
+    if not self.measured:
+      return 1.0
+    kept = schedule.in_flight(self.schedule).kept
+    return self.measured.crowding.at(float(statistics.mean(kept)))
+
   def times(self, hardware: Hardware | None) -> StageTimes:
     """Returns the times of the stages: in FLOPs if nothing is known of seconds.
 
     With hardware, the update of a stage that has copies takes the way of the weights
     to each copy and that of its gradients back.
     """
-    factor = 1.0
+    factor = self.crowded
     if hardware and not self.measured:
       factor = 1 / (hardware.flops_per_sec * hardware.efficiency)
-    if self.measured:
-      kept = schedule.in_flight(self.schedule).kept
-      factor = self.measured.crowding.at(float(statistics.mean(kept)))
     times = _stage_times(self.layers, self.cells, self.pipe.remat, factor)
     if self.measured:
       # It is as long on every device, and told by stage.

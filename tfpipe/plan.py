@@ -170,6 +170,11 @@ def _notes(
     rows = draft.network.batch_size() // draft.pipe.num_micro_batches
     if rows != draft.measured.batch:
       notes[-1] += f" with {draft.measured.batch} rows, and scaled to {rows}"
+    if draft.crowded != 1.0:
+      notes[-1] += (
+        f"; actions take {draft.crowded:.4g} times as long, for the micro-batches in "
+        "flight"
+      )
   elif hardware:
     notes.append(
       f"times are FLOPs at {hardware.efficiency:.0%} of the peak of {hardware.name}, "

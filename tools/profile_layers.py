@@ -89,11 +89,13 @@ def check(profile: Profile) -> str:
   unlike = [a for a in zip(profile.alone, profile.whole, strict=True) if _far(*a)]
   end = f"end of a step besides the update: {format_secs(profile.times.end)}"
   crowding = profile.times.crowding
-  crowded = (
-    f"with {crowding.many:g} micro-batches in flight on a device in place of "
-    f"{crowding.few:g}: {crowding.factor:.3f} times as long"
-  )
-  return f"{align(rows)}\n{end}\n{crowded}" + (_BUSY if unlike else "")
+  crowded = ""
+  if crowding.many > crowding.few:
+    crowded = (
+      f"\nwith {crowding.many:g} micro-batches in flight on a device in place of "
+      f"{crowding.few:.4g}: {crowding.factor:.3f} times as long"
+    )
+  return f"{align(rows)}\n{end}{crowded}" + (_BUSY if unlike else "")
 
 
 def _far(alone: float, whole: float) -> bool:

@@ -160,6 +160,15 @@ def test_layers_are_scaled_to_add_up_to_the_whole_and_the_update_is_shared(tf, c
   assert found.times.device.startswith("CPU:0, ")
 
 
+def test_of_one_micro_batch_nothing_tells_what_more_in_flight_would_change(tf, counted):
+  devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+  params = trainer.model_params(IMAGE, ["pipeline.num_micro_batches=1"])
+  found = profile_layers.profile(params, devices)
+  # GPipe and 1F1B are one order, of which one took 1.5 times as long as the other.
+  assert found.times.crowding == Crowding(1.0, 1.0, 1.0)
+  assert "in flight" not in tool.check(found)
+
+
 @pytest.mark.parametrize(
   ("updates", "update", "end"),
   [

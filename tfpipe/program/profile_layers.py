@@ -150,6 +150,8 @@ def crowding(orders: Sequence[Schedule], found: Sequence[Secs]) -> Crowding:
     found: seconds of their actions.
   """
   many, few = (float(statistics.mean(in_flight(order).kept)) for order in orders)
+  if many == few:  # one micro-batch: what differs is chance
+    return Crowding(few, many)
   return Crowding(few, many, sum(found[0].values()) / sum(found[1].values()))
 
 
