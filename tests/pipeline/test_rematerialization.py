@@ -112,3 +112,23 @@ def test_a_stage_does_the_same_while_functions_run_eagerly(tf, request, body):
   for remat in ("none", "cell", "layer"):
     state, _ = harness.train(tf, network, 2, remat=remat, **how)
     assert not harness.differences(state, expected)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_a_frozen_first_stage_computes_nothing_again(tf, name):
+  frozen, dense = toy.Dense.Params().Set(trainable=False), toy.Dense.Params()
+  network = toy_network(frozen, frozen, dense, dense, toy.Regression.Params())
+  training = harness.start(
+    tf,
+    network,
+    name=name,
+    remat="cell",
+    num_partitions=2,
+    num_micro_batches=4,
+    lengths=(2, 3),
+  )
+  nodes = graphs.nodes_by_device(tf, training.function, network.batches(1)[0])
+  counts = graphs.count(node for placed in nodes.values() for node in placed)
+  # Of two products the forward; of three that, again, by weight, and by input but for
+  # the first of them.
+  assert counts["MatMul"] == 4 * (2 + 3 + 3 + 3 + 2)

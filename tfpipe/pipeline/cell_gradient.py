@@ -86,7 +86,8 @@ class CellGradient:
   @functools.cached_property
   def recompute(self) -> CellCall:
     """What gives what is kept."""
-    calls = [*self._forwards[:-1], self._layers[-1].again]
+    # Of a frozen first stage nothing is kept, and nothing is computed again.
+    calls = [*self._forwards[:-1], self._layers[-1].again] if self.kept else []
     count = len(self._cell.layers[-1].outputs)
     return self._cell.chain(calls, self.kept, count)
 
