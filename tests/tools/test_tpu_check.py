@@ -165,6 +165,12 @@ def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys, monkeypatc
       "schedule interleaved.* does not line up",
     ),
     ([f"--model={MODEL}", "--stage=hlo", "x"], "unexpected arguments: x"),
+    # Of no line of the tool's own.
+    (["--model=lm.shakespeare.Chr", "--stage=hlo"], "^error: there is no experiment"),
+    (
+      [f"--model={MODEL}", "--stage=hlo", "--set=train.max_step=1"],
+      "^error: train.max_step: train has no parameter 'max_step'; did you",
+    ),
     (
       ["--model=lm.documents.Bucketed", "--stage=hlo"],
       "shapes: must be one with pipeline.backend='spmd'",
