@@ -12,6 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tfpipe.layers.feed_forward import FeedForward
 from tfpipe.schedule.ticks import IDLE
 from tfpipe.spmd.flat_update import FlatUpdate
 from tfpipe.spmd.tick import Device
@@ -95,6 +96,17 @@ def test_a_cell_on_the_wrong_stage_is_found(tf, monkeypatch):
   found = tpu_graph.check(subject())
   assert any("in another stage's branch" in text for text in found.wrong)
   assert any("stage1" in text and "branch of stage 0" in text for text in found.wrong)
+
+
+def test_a_dynamic_shape_within_a_layer_is_found(tf, monkeypatch):
+  right = FeedForward.FProp
+
+  def fprop(self, theta, x):
+    return right(self, theta, x) + tf.reduce_sum(tf.boolean_mask(x, x > 0))
+
+  monkeypatch.setattr(FeedForward, "FProp", fprop)
+  found = tpu_graph.check(subject(2))
+  assert any("boolean_mask" in text for text in found.wrong), found.wrong
 
 
 def test_a_stage_that_takes_another_ones_place_is_found(tf, monkeypatch):
