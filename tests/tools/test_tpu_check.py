@@ -81,6 +81,19 @@ def test_the_graph_of_a_strategy_passes(tf, capsys):
   assert "CollectivePermute" in text
 
 
+def test_the_loop_over_the_steps_of_a_call_is_looked_at(tf, capsys):
+  assert run(*flags_of(2, 2), "--set=train.steps_per_call=5", "--stage=graph") == 0
+  text = capsys.readouterr().out
+  assert "described cores built a call of 5 steps" in text
+  assert "6 layers, forward and backward; 0 missing" in text
+
+
+def test_where_one_step_of_a_call_is_looked_at_that_is_said(tf, capsys):
+  given = [*flags_of(2, 2), "--set=train.steps_per_call=5"]
+  assert run(*given, "--stage=virtual") == 0
+  assert "\n  of the 5 steps of a call, one\n" in capsys.readouterr().out
+
+
 def swapped(method: Callable) -> Callable:
   """Gives two stages each other's work."""
 
