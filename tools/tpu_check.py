@@ -5,8 +5,9 @@ r"""Checks without a TPU what Cloud TPU cores would run of an experiment.
 
 The training step is one program for all cores, see `tfpipe.spmd`. Stages, cheap first:
 
-  graph    a TPUStrategy for a described topology builds it: each layer, forward and
-           backward, is in the branch of its stage and nowhere else
+  graph    a TPUStrategy for a described topology builds it, with the loop of
+           train.steps_per_call: each layer, forward and backward, is in the branch of
+           its stage and nowhere else
   hlo      XLA compiles it, for the CPU: no product or convolution is outside a stage,
            recomputation is still there, no shape is dynamic
   virtual  it runs on virtual CPU devices and does what training on one device does
@@ -141,6 +142,9 @@ def _subject() -> Subject | Placed:
 
 def _run(subject: Subject | Placed) -> None:
   print(subject.title(), flush=True)
+  steps = subject.params.train.steps_per_call
+  if steps > 1 and _STAGE.value != "graph":
+    print(f"  of the {steps} steps of a call, one")
   try:
     found = _checked(subject)
   except UnavailableError as error:

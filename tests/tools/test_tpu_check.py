@@ -12,6 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tfpipe.layers.feed_forward import FeedForward
 from tfpipe.schedule.ticks import IDLE
 from tfpipe.spmd.flat_update import FlatUpdate
 from tfpipe.spmd.tick import Device
@@ -80,6 +81,19 @@ def test_the_graph_of_a_strategy_passes(tf, capsys):
   assert "CollectivePermute" in text
 
 
+def test_the_loop_over_the_steps_of_a_call_is_looked_at(tf, capsys):
+  assert run(*flags_of(2, 2), "--set=train.steps_per_call=5", "--stage=graph") == 0
+  text = capsys.readouterr().out
+  assert "described cores built a call of 5 steps" in text
+  assert "6 layers, forward and backward; 0 missing" in text
+
+
+def test_where_one_step_of_a_call_is_looked_at_that_is_said(tf, capsys):
+  given = [*flags_of(2, 2), "--set=train.steps_per_call=5"]
+  assert run(*given, "--stage=virtual") == 0
+  assert "\n  of the 5 steps of a call, one\n" in capsys.readouterr().out
+
+
 def swapped(method: Callable) -> Callable:
   """Gives two stages each other's work."""
 
@@ -95,6 +109,17 @@ def test_a_cell_on_the_wrong_stage_is_found(tf, monkeypatch):
   found = tpu_graph.check(subject())
   assert any("in another stage's branch" in text for text in found.wrong)
   assert any("stage1" in text and "branch of stage 0" in text for text in found.wrong)
+
+
+def test_a_dynamic_shape_within_a_layer_is_found(tf, monkeypatch):
+  right = FeedForward.FProp
+
+  def fprop(self, theta, x):
+    return right(self, theta, x) + tf.reduce_sum(tf.boolean_mask(x, x > 0))
+
+  monkeypatch.setattr(FeedForward, "FProp", fprop)
+  found = tpu_graph.check(subject(2))
+  assert any("boolean_mask" in text for text in found.wrong), found.wrong
 
 
 def test_a_stage_that_takes_another_ones_place_is_found(tf, monkeypatch):
@@ -165,6 +190,12 @@ def test_what_cannot_be_run_says_so_and_has_a_code_of_its_own(capsys, monkeypatc
       "schedule interleaved.* does not line up",
     ),
     ([f"--model={MODEL}", "--stage=hlo", "x"], "unexpected arguments: x"),
+    # Of no line of the tool's own.
+    (["--model=lm.shakespeare.Chr", "--stage=hlo"], "^error: there is no experiment"),
+    (
+      [f"--model={MODEL}", "--stage=hlo", "--set=train.max_step=1"],
+      "^error: train.max_step: train has no parameter 'max_step'; did you",
+    ),
     (
       ["--model=lm.documents.Bucketed", "--stage=hlo"],
       "shapes: must be one with pipeline.backend='spmd'",

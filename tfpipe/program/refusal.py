@@ -19,7 +19,8 @@ def text(error: BaseException, where: object = "") -> str:
   """Gives what an error says.
 
   The key of a KeyError alone means nothing to whoever wrote an experiment: a mistake
-  on a line that is not tfpipe's, or that led there, is shown with its place.
+  on a line that is not tfpipe's, or that led there, is shown with its place. Lines of
+  the program that has caught it, such as one of `tools`, are no more the user's.
   ValueErrors are refusals, and name what they refuse, but those that come out of the
   code of a layer.
 
@@ -29,7 +30,7 @@ def text(error: BaseException, where: object = "") -> str:
   """
   if layer := layer_name(error):
     return in_layer(f"layer {layer!r}", error)
-  place = _place(_frames(error)) if isinstance(error, _MISTAKES) else ""
+  place = _place(_theirs(error)) if isinstance(error, _MISTAKES) else ""
   if place:
     return f"{place}: {type(error).__name__}: {error}"
   return error_text.of(error, where)
@@ -61,6 +62,13 @@ def in_layer(layer: str, error: BaseException) -> str:
     frames = frames[len(calls) - calls[::-1].index(True) :]
   place = _place(frames) or _place(frames, of_tfpipe=True)
   return f"{layer}{place and f', {place}'}: {short(error)}"
+
+
+def _theirs(error: BaseException) -> list[FrameSummary]:
+  """Gives the calls that are not of the program that has caught an error."""
+  frames = _frames(error)
+  catcher = os.path.dirname(frames[0].filename) if frames else ""
+  return [frame for frame in frames if not _is_in(catcher, frame)]
 
 
 def _frames(error: BaseException) -> list[FrameSummary]:
