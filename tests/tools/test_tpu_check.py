@@ -40,8 +40,8 @@ def run(*arguments: str) -> int | str | None:
   return 0
 
 
-def subject(stages: int = 3, number: int = 2) -> Subject:
-  sizes = [f"num_partitions={stages}", f"num_micro_batches={number}"]
+def subject(stages: int = 3, number: int = 2, *fields: str) -> Subject:
+  sizes = [f"num_partitions={stages}", f"num_micro_batches={number}", *fields]
   changes = [*SMALL, *(f"pipeline.{size}" for size in sizes)]
   return tpu_subject.make(model_params(MODEL, changes))
 
@@ -152,6 +152,9 @@ from tests.tools.test_tpu_check import subject
 from tfpipe.spmd import stage
 from tools import tpu_check, tpu_hlo
 assert not tpu_hlo.check(subject(3)).wrong
+# The last layer's recomputation waits for no gradient.
+layers = subject(2, 2, "remat=layer", "schedule=1f1b")
+assert not tpu_hlo.check(layers).wrong, tpu_hlo.check(layers).wrong
 stage.tied = lambda tensors, dys: list(tensors)
 (wrong,) = tpu_hlo.check(subject(2)).wrong
 print(wrong)
