@@ -32,11 +32,12 @@ def batch(rows: int) -> dict[str, np.ndarray]:
 
 def peak_bytes(
   rows: int, num_micro_batches: int, name: str, remat: str, layer: str = "Dense"
-) -> int:
-  """Gives by how much a step raises the memory of this process: the least of three.
+) -> tuple[int, int]:
+  """Gives by how much a step raises the memory of this process, at least and at most.
 
   Which temporary values of two devices meet is a matter of chance, and of other work on
-  the machine; what the schedule keeps is there in every step.
+  the machine; so is what a step before has left free. What the schedule keeps is there
+  in every one of the steps.
   """
   make_logical_cpus(2)
   params = LAYER_TYPES[layer].Params().Set(dim=DIM)
@@ -52,7 +53,8 @@ def peak_bytes(
   )
   tensors = {name: tf.constant(array) for name, array in batch(rows).items()}
   training.function(tensors)
-  return min(_raised_by(lambda: training.function(tensors)) for _ in range(3))
+  raised = [_raised_by(lambda: training.function(tensors)) for _ in range(3)]
+  return min(raised), max(raised)
 
 
 def _raised_by(step: Callable[[], object]) -> int:
@@ -74,7 +76,7 @@ def _status(field: str) -> int:
 def main() -> None:
   for case in json.loads(sys.argv[1]):
     if os.fork() == 0:
-      print(peak_bytes(*case), flush=True)
+      print(*peak_bytes(*case), flush=True)
       os._exit(0)
     os.wait()
 
