@@ -132,3 +132,7 @@ def test_a_frozen_first_stage_computes_nothing_again(tf, name):
   # Of two products the forward; of three that, again, by weight, and by input but for
   # the first of them.
   assert counts["MatMul"] == 4 * (2 + 3 + 3 + 3 + 2)
+  plain = harness.train(tf, network, 2, num_micro_batches=4)[0]
+  how = {"num_partitions": 2, "lengths": (2, 3), "num_micro_batches": 4}
+  found = harness.train(tf, network, 2, name=name, remat="cell", **how)[0]
+  assert not harness.differences(found, plain)

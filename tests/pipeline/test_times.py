@@ -64,6 +64,23 @@ def test_a_timed_step_gives_the_same_bits(tf, case):
   assert not harness.differences(*states)
 
 
+def test_the_end_of_a_device_is_behind_its_own_changes_and_no_others(tf):
+  graph = _training(tf, CASES[0], timed=True).function.graph
+  (ends,) = [t for t in graph.outputs if t.shape == [2] and t.dtype == tf.float64]
+  stack = ends.op
+  while stack.type == "Identity":
+    stack = stack.inputs[0].op
+  clocks = [tensor.op.inputs[0].op for tensor in stack.inputs]
+  for device, clock in enumerate(clocks):
+    (reading,) = [tensor.op.inputs[0].op for tensor in clock.inputs]
+    behind = {op.device[-1] for op in reading.control_inputs if op.op_def.is_stateful}
+    calls = [
+      op for op in reading.control_inputs if "StatefulPartitionedCall" in op.type
+    ]
+    assert behind == {str(device)}
+    assert len(calls) == 3  # halves, the loss's L2 term, the update
+
+
 def test_times_are_seconds_of_the_step_itself(tf):
   training = _training(tf, CASES[0], timed=True)
   batch = NETWORKS["dropout"].batches(1)[0]
