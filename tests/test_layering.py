@@ -227,3 +227,14 @@ def test_everything_can_be_imported_and_planned_without_tensorflow():
   )
   assert ended.returncode == 0, ended.stderr
   assert int(ended.stdout) >= 2
+
+
+def test_a_plan_is_shown_without_what_runs_a_network():
+  code = "import sys, tfpipe.trainer; print(*sys.modules)"
+  ended = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+  )
+  loaded = set(ended.stdout.split())
+  assert "tfpipe.program.planning" in loaded
+  slow = {"numpy", "tfpipe.pipeline", "tfpipe.optimizers", "tfpipe.program.run"}
+  assert not loaded & slow

@@ -284,6 +284,29 @@ class _Bytes(NamedTuple):
 
 _NOTHING = _Bytes()
 
+_Key = tuple[str, int, int, int, int]
+"""Kind, pipe, stage, size and micro-batches recomputed of an action."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Move:
+  """What an action does to the memory of its device; two are equal if they are one.
+
+  Attributes:
+    place: its (pipe, stage).
+    forwards: micro-batches that it takes through the stage first.
+    brings: what is there from its start on.
+    frees: what of that, and of what was there before, goes when it ends.
+    sums: bytes of activations and of new gradients that it brings, and of activations
+      that it frees.
+  """
+
+  place: tuple[int, int]
+  forwards: int
+  brings: _Bytes
+  frees: _Bytes
+  sums: tuple[int, int, int]
+
 
 class _Walk:
   """A device's list, walked with bytes.
@@ -299,34 +322,53 @@ class _Walk:
     self, stages: Sequence[_Stage], actions: Sequence[Action], remat_layers: bool
   ) -> None:
     self._remat_layers = remat_layers
-    # The paper's largest network has 200,000 actions, of few kinds that are alike.
-    alike = _alike(actions)
-    moves = {
-      key: self._move(key[0], stages[key[2]], *key[3:]) for key in dict.fromkeys(alike)
-    }
-    sums = {
-      k: (sum(more[:-1]), more[-1], sum(less[:-1])) for k, (more, less) in moves.items()
-    }
+    moves = self._moves(stages, _keys(actions))
     now = largest = behind = self.activations = 0
-    for index, key in enumerate(alike):
-      more, new, less = sums[key]
+    for index, move in enumerate(moves):
+      more, new, less = move.sums
       now += more
-      self.activations = max(self.activations, now)
+      if now > self.activations:
+        self.activations = now
       if now + new > largest:
         largest, behind = now + new, index + 1
       now -= less
-    held = {key[1:3]: list(_NOTHING) for key in moves}
+    held = {move.place: list(_NOTHING) for move in set(moves)}
     self.forwards = dict.fromkeys(held, 0)
-    for key, number in Counter(alike).items():
-      if key[0] == "F":
-        self.forwards[key[1:3]] += number * key[3]
-    for part, sign, which in ((alike[:behind], 1, 0), (alike[: behind - 1], -1, 1)):
-      for key, number in Counter(part if behind else ()).items():
-        for kind, size in enumerate(moves[key][which]):
-          held[key[1:3]][kind] += sign * number * size
+    for move, number in Counter(moves).items():
+      self.forwards[move.place] += number * move.forwards
+    for move, number in Counter(moves[:behind]).items():
+      _add(held[move.place], number, move.brings)
+    for move, number in Counter(moves[: max(behind - 1, 0)]).items():
+      _add(held[move.place], -number, move.frees)
     self.most = {place: _Bytes(*sizes) for place, sizes in held.items()}
 
-  def _move(
+  def _moves(self, stages: Sequence[_Stage], keys: Sequence[_Key]) -> list[_Move]:
+    """Gives what each action does; actions that do the same share one record."""
+    # The paper's largest network has 200,000 actions, of few kinds that are alike.
+    of_key = {key: self._move(key, stages, adds=True) for key in dict.fromkeys(keys)}
+    first: dict[tuple[int, int], int] = {}
+    for key in of_key:
+      if key[0] in ("W", "BW"):
+        place = keys.index(key)
+        first[key[1:3]] = min(place, first.get(key[1:3], place))
+    moves = [of_key[key] for key in keys]
+    for place in first.values():
+      moves[place] = self._move(keys[place], stages, adds=False)
+    return moves
+
+  def _move(self, key: _Key, stages: Sequence[_Stage], adds: bool) -> _Move:
+    kind, pipe, number, size, num_again = key
+    stage = stages[number]
+    brings, frees = self._bytes(kind, stage, size, num_again, adds)
+    return _Move(
+      place=(pipe, number),
+      forwards=size if kind == "F" else 0,
+      brings=brings,
+      frees=frees,
+      sums=(sum(brings[:-1]), brings[-1], sum(frees[:-1])),
+    )
+
+  def _bytes(
     self, kind: str, stage: _Stage, size: int, num_again: int, adds: bool
   ) -> tuple[_Bytes, _Bytes]:
     """Returns what an action brings, and what is freed when it ends.
@@ -359,27 +401,13 @@ class _Walk:
     return _Bytes(recomputed=stage.largest, new_gradients=new), freed
 
 
-def _alike(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int, bool]]:
-  """Gives what tells the memory of all actions but updates.
-
-  Returns:
-    kind, pipe, stage, size, micro-batches recomputed, and whether it adds to sums of
-    the stage's gradients.
-  """
-  keys = _keys(actions)
-  first: dict[tuple[int, int], int] = {}
-  for key in dict.fromkeys(keys):
-    if key[0] in ("W", "BW"):
-      place = keys.index(key)
-      first[key[1:3]] = min(place, first.get(key[1:3], place))
-  alike = [(*key, True) for key in keys]
-  for place in first.values():
-    alike[place] = (*keys[place], False)
-  return alike
+def _add(sizes: list[int], number: int, more: _Bytes) -> None:
+  for kind, size in enumerate(more):
+    sizes[kind] += number * size
 
 
-def _keys(actions: Sequence[Action]) -> list[tuple[str, int, int, int, int]]:
-  """Gives kind, pipe, stage, size and micro-batches recomputed of all but updates."""
+def _keys(actions: Sequence[Action]) -> list[_Key]:
+  """Gives what tells the memory of all actions but updates."""
   again = {
     (stage, first + i)
     for kind, stage, first, _, size, _ in actions

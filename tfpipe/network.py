@@ -218,13 +218,12 @@ def _named(what: str) -> Iterator[None]:
 
 def _key(layer: Params) -> tuple:
   """Gives what layers with equal Params but for their names have in common."""
-  fields = ((k, layer.Get(k)) for k in layer.GetKeys() if k != "name")
-  return tuple((name, _hashable(value)) for name, value in fields)
+  return tuple((k, _hashable(value)) for k, value in layer.IterParams() if k != "name")
 
 
 def _hashable(value: Any) -> Any:
   if isinstance(value, Params):
-    return tuple((name, _hashable(value.Get(name))) for name in value.GetKeys())
+    return tuple((name, _hashable(item)) for name, item in value.IterParams())
   if isinstance(value, (list, tuple)):
     return type(value), tuple(_hashable(item) for item in value)
   if isinstance(value, dict):

@@ -174,15 +174,21 @@ def _least_squares(
   """
   num_cells, num_layers = len(prefixes), len(prefixes[0]) - 1
   first = _reaches(prefixes, bound)
-  backward = [[p[-1] - value for value in reversed(p)] for p in reversed(prefixes)]
-  last = _reaches(backward, bound)
+  # Cells whose layers cost the same share one list, and what follows from it.
+  distinct = {id(prefix): prefix for prefix in prefixes}
+  backward = {
+    key: [p[-1] - value for value in reversed(p)] for key, p in distinct.items()
+  }
+  expire = {
+    key: [bisect_right(p, value + bound) for value in p] for key, p in distinct.items()
+  }
+  last = _reaches([backward[id(prefix)] for prefix in reversed(prefixes)], bound)
 
   squares, starts = {0: 0}, []
   for used, prefix in enumerate(prefixes, 1):
     low = max(used, num_layers - last[num_cells - used])
-    expire = [bisect_right(prefix, value + bound) for value in prefix]
     ends = range(low, first[used] + 1)
-    squares, start_of = _add_cell(prefix, expire, squares, ends)
+    squares, start_of = _add_cell(prefix, expire[id(prefix)], squares, ends)
     starts.append(start_of)
 
   cells, end = [], num_layers

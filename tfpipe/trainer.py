@@ -11,42 +11,27 @@ if __name__ == "__main__":
 import contextlib
 import gc
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from absl import app, flags
 
-from tfpipe import backend, error_text, model, registry
+from tfpipe import backend, error_text, registry
 from tfpipe import hardware as hardware_lib
 from tfpipe import plan as plan_lib
 from tfpipe.model import REMAT, SCHEDULES
 from tfpipe.params import Params
-from tfpipe.plan import Plan
-from tfpipe.program import (
-  checkpoint,
-  modes,
-  profile,
-  quiet,
-  refusal,
-  restarts,
-  run_folder,
-  warm_start,
-)
-from tfpipe.program import decode as decode_lib
-from tfpipe.program import export as export_lib
+from tfpipe.program import modes, refusal, restarts
 from tfpipe.program.changes import model_params
-from tfpipe.program.dry_run import dry_run
 from tfpipe.program.failure import StepError, failed
 from tfpipe.program.inspection import inspect
-from tfpipe.program.lock import lock
 from tfpipe.program.planning import show_plan, show_search
 from tfpipe.program.report import differences, first_screen, show
-from tfpipe.program.run import Run
-from tfpipe.program.train import Trainer, restore_newest
-from tfpipe.program.watch import watch
 from tfpipe.spelling import nearest
+
+if TYPE_CHECKING:
+  from tfpipe.program.train import Trainer
 
 # TensorFlow's start-up notes would drown the first screen; errors still show.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -136,9 +121,6 @@ flags.DEFINE_multi_string(
 # What a flag's value must be, by absl's name of its type.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
-# What a mode without a checkpoint cannot do.
-_VERBS = {"eval": "evaluate", "decode": "decode with", "export": "export"}
-
 # Flags that are short for one of the Params.
 _SHORT = {
   "num_partitions": "pipeline.num_partitions",
@@ -200,10 +182,6 @@ def overrides() -> list[str]:
   return [*FLAGS.set, *short, *backend.implied(FLAGS.tpu, FLAGS.backend)]
 
 
-def _logdir() -> pathlib.Path:
-  return pathlib.Path(FLAGS.logdir).expanduser()  # no shell does it behind `=`
-
-
 def _prepare() -> tuple[Params, str]:
   """Reads and checks flags and Params; touches no device.
 
@@ -224,104 +202,7 @@ def _prepare() -> tuple[Params, str]:
   modes.without_effect(FLAGS.mode, params, FLAGS.set)  # refuses what a flag sets
   if FLAGS.mode == "eval" and params.eval_input is None:
     raise ValueError(f"experiment {FLAGS.model} has no evaluation input (Test)")
-  if FLAGS.mode == "decode":
-    decode_lib.check(params, _options())
-  if FLAGS.mode == "export":
-    export_lib.check(params)
   return params, changes
-
-
-def _options() -> decode_lib.Options:
-  return decode_lib.Options(
-    FLAGS.prompt, FLAGS.num_tokens, FLAGS.temperature, FLAGS.top_k, FLAGS.decode_seed
-  )
-
-
-def _profile(params: Params) -> profile.Window | None:
-  if FLAGS.profile is None:
-    return None
-  profile.check(params)
-  return profile.parse(FLAGS.profile, params.train.max_steps)
-
-
-def _set_up(
-  params: Params,
-  plan: Plan,
-  window: profile.Window | None,
-  held: contextlib.ExitStack,
-) -> Trainer | None:
-  """Starts TensorFlow, makes the run and restores it, or refuses before any step.
-
-  Returns:
-    what trains or evaluates; None if the mode is done.
-  """
-  logdir = _logdir()
-  trains, evaluates = FLAGS.mode in modes.TRAINING, FLAGS.mode != "train"
-  found = _take_over(logdir, held)
-  if not (trains or FLAGS.watch or checkpoint.paths(logdir)):
-    raise ValueError(
-      f"--logdir={logdir}: there is no checkpoint to {_VERBS[FLAGS.mode]}"
-    )
-  source = warm_start.find(params.train, logdir) if trains else None
-  run = _start(params, plan, trains=trains)
-  restored = not FLAGS.watch and restore_newest(run, logdir, trains=trains)
-  if source and not restored:
-    warm_start.take(run, source)
-  if FLAGS.mode == "decode":
-    stop.at("decoding")
-    return show(decode_lib.decode(run, _options()))
-  if FLAGS.mode == "export":
-    stop.at("exporting")
-    return show("\n".join(export_lib.export(run, logdir)))
-  window = profile.left(window, run.step)
-  trainer = Trainer(run, logdir, trains=trains, evaluates=evaluates, profile=window)
-  if trains and not found:
-    logdir.mkdir(parents=True, exist_ok=True)
-    held.enter_context(lock(logdir))
-    if checkpoint.paths(logdir):
-      raise ValueError(f"--logdir={logdir}: another process has just trained there")
-  if trains:
-    with stop.held():
-      run_folder.write(logdir, params, plan)
-  if FLAGS.watch:
-    return watch(run, trainer, logdir)
-  return trainer
-
-
-def _take_over(logdir: pathlib.Path, held: contextlib.ExitStack) -> bool:
-  """Checks the folder of the run, and holds it to train; says whether it is there."""
-  run_folder.check(logdir)
-  stop.at("starting TensorFlow", lambda: checkpoint.saved(logdir))
-  found = logdir.is_dir()
-  if FLAGS.mode in modes.TRAINING and found:
-    held.enter_context(lock(logdir))
-  return found
-
-
-def _start(params: Params, plan: Plan, *, trains: bool = True) -> Run:
-  """Starts TensorFlow and makes the run."""
-  with quiet.start_up():
-    # Weights can take long and much memory: what is missing is found before.
-    for name in modes.inputs(FLAGS.mode, params):
-      with model.naming(name):
-        params.Get(name).Instantiate().check_data()
-    run = Run(params, plan, trains=trains)
-  show("devices " + ", ".join(run.devices))
-  return run
-
-
-def _try(params: Params, plan: Plan, held: contextlib.ExitStack) -> None:
-  """Makes a dry run: the next step of a folder, or without one the first."""
-  logdir = None if FLAGS.logdir is None else _logdir()
-  if logdir:
-    _take_over(logdir, held)
-  source = warm_start.find(params.train, logdir)
-  run = _start(params, plan)
-  restored = logdir is not None and restore_newest(run, logdir)
-  if source and not restored:
-    warm_start.take(run, source)
-  stop.at("trying the first step")
-  dry_run(run, logdir, evaluates=FLAGS.mode != "train")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -367,9 +248,8 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
   if len(argv) > 1:
     raise ValueError(f"unexpected arguments: {' '.join(argv[1:])}")
   params, changes = _prepare()
-  window = _profile(params)
-  stop.at("planning")
   if FLAGS.mode == "plan":
+    stop.at("planning")
     # A plan makes many small objects that all stay: looking for garbage among them
     # again and again would take nearly half of the time.
     gc.disable()
@@ -379,17 +259,23 @@ def _open(argv: Sequence[str], held: contextlib.ExitStack) -> Trainer | None:
       return show_plan(params, changes, FLAGS.hardware)
     finally:
       gc.enable()
-  plan = plan_lib.make(params)
   if FLAGS.mode == "inspect":
-    return show(inspect(FLAGS.inspect, params, plan))
+    stop.at("planning")
+    return show(inspect(FLAGS.inspect, params, plan_lib.make(params)))
+  # A plan needs nothing of it, and its imports take time.
+  from tfpipe.program.startup import Startup
+
+  startup = Startup(params, FLAGS)
+  stop.at("planning")
+  plan = plan_lib.make(params)
   show(first_screen(params, changes, plan))
   if note := modes.without_effect(FLAGS.mode, params, FLAGS.set):
     show(note)
   if FLAGS.mode == "train_and_eval" and params.eval_input is None:
     show("no evaluation: the experiment has no evaluation input (Test)")
   if FLAGS.dry_run:
-    return _try(params, plan, held)
-  return _set_up(params, plan, window, held)
+    return startup.try_step(plan, held)
+  return startup.set_up(plan, held)
 
 
 if __name__ == "__main__":

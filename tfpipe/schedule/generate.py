@@ -162,13 +162,11 @@ def without_needless_recomputation(schedule: Schedule) -> Schedule:
   """
   lists = []
   for actions in schedule.actions:
-    pairs = zip((None, *actions), actions, strict=False)
-    lists.append(tuple(a for before, a in pairs if not _is_needless(before, a)))
+    # Compared as tuples: long schedules have 100,000s of actions.
+    pairs = zip(((), *actions), actions, strict=False)
+    kept = [a for before, a in pairs if a[0] != "R" or ("F", *a[1:]) != before]
+    lists.append(tuple(kept))
   return dataclasses.replace(schedule, actions=tuple(lists))
-
-
-def _is_needless(before: Action | None, action: Action) -> bool:
-  return action.kind == "R" and before == action._replace(kind="F")
 
 
 def _with_recomputation(actions: Iterable[Action]) -> Iterator[Action]:

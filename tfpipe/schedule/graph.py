@@ -140,16 +140,14 @@ class Graph:
     for number, action in enumerate(self.actions):
       device = devices[number]
       kind, stage, first, _, size, version = action
-      found = (
-        [row[first] for row in reads[kind][stage]]
-        if size == 1 and not version and kind != "U"
-        else [NONE]
-      )
-      if NONE in found:  # or not one of the many simple ones
-        found = self.needs(action)
-      needed = [n for n in found if devices[n] != device or n > number]
+      if size != 1 or version or kind == "U":
+        needed = self.needs(action)
+      else:  # one of the many simple ones
+        needed = [row[first] for row in reads[kind][stage]]
+        if NONE in needed:
+          self.needs(action)  # says what is missing
       # Most are empty, and tuples of numbers cost the garbage collector nothing.
-      result.append(tuple(needed))
+      result.append(tuple([n for n in needed if devices[n] != device or n > number]))
     return result
 
   @cached_property
