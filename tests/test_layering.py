@@ -28,6 +28,7 @@ BASE = {
   "layer_times",
   "memory",
   "memory_bound",
+  "memory_walk",
   "model",
   "nested_map",
   "network",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.program import command
 from tests.program.training import IMAGE
-from tfpipe import trainer
+from tfpipe.program import startup
 
 TABLE = [
   (("train.loss_spike=x",), r"^error: train\.loss_spike takes a float; got 'x'$"),
@@ -41,7 +41,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("overrides", "message"), TABLE)
 def test_what_cannot_be_is_refused_by_name(tmp_path, monkeypatch, overrides, message):
-  monkeypatch.setattr(trainer, "Run", None)
+  monkeypatch.setattr(startup, "Run", None)
   arguments = [f"--set={override}" for override in overrides]
   found = command.refusal(f"--model={IMAGE}", f"--logdir={tmp_path}", *arguments)
   assert re.search(message, found), found

@@ -6,7 +6,7 @@ import pytest
 
 from tests.program import command
 from tests.program.training import IMAGE
-from tfpipe import trainer
+from tfpipe.program import startup
 from tfpipe.program.lock import lock
 
 CHAR = "lm.shakespeare.Char"
@@ -25,7 +25,7 @@ def no_weights(monkeypatch):
   def refuse(*arguments, **settings):
     raise MadeError
 
-  monkeypatch.setattr(trainer, "Run", refuse)
+  monkeypatch.setattr(startup, "Run", refuse)
 
 
 NO_TEXT = r"^error: {}: CharTextInput\.text_dir: no \*\.txt in no/such/"

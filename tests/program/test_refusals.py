@@ -11,7 +11,7 @@ import pytest
 from tests.program import command, refusals_fields, refusals_files
 from tests.program.refusals import INPUT, PIPELINE, TABLE, TRAIN
 from tests.program.training import IMAGE, TEXT
-from tfpipe import trainer
+from tfpipe.program import startup
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ def tensorflow_must_not_start(monkeypatch):
   def refuse(*arguments, **settings):
     raise AssertionError("TensorFlow was started")
 
-  monkeypatch.setattr(trainer, "Run", refuse)
+  monkeypatch.setattr(startup, "Run", refuse)
 
 
 @pytest.mark.parametrize(

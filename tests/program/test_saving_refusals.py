@@ -7,8 +7,8 @@ import pytest
 
 from tests.program import command
 from tests.program.training import IMAGE
-from tfpipe import trainer
 from tfpipe.program import checkpoint as checkpoint_lib
+from tfpipe.program import startup
 from tfpipe.program.checkpoint import Checkpoint
 
 NO_TEST = "tests.program.tiny.NoTest"
@@ -63,7 +63,7 @@ def no_run(monkeypatch):
   def refuse(*arguments, **settings):
     raise AssertionError("TensorFlow was started")
 
-  monkeypatch.setattr(trainer, "Run", refuse)
+  monkeypatch.setattr(startup, "Run", refuse)
 
 
 @pytest.mark.parametrize(("name", "override", "message"), TABLE)
@@ -85,9 +85,9 @@ def test_a_folder_that_another_process_has_just_trained_in_is_left_alone(
     checkpoint_lib.save(folder, Checkpoint(9, {}, "e", "p"), keep=1)
     return types.SimpleNamespace(devices=[], step=0)
 
-  monkeypatch.setattr(trainer, "Run", make_run)
-  monkeypatch.setattr(trainer, "restore_newest", lambda *arguments, **more: False)
-  monkeypatch.setattr(trainer, "Trainer", lambda *arguments, **more: None)
+  monkeypatch.setattr(startup, "Run", make_run)
+  monkeypatch.setattr(startup, "restore_newest", lambda *arguments, **more: False)
+  monkeypatch.setattr(startup, "Trainer", lambda *arguments, **more: None)
   found = command.refusal(f"--model={IMAGE}", f"--logdir={folder}", "--mode=train")
   assert found == f"error: --logdir={folder}: another process has just trained there"
   assert [path.name for path in folder.iterdir()] == ["checkpoint-00000009.npz"]

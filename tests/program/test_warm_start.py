@@ -156,7 +156,7 @@ def test_what_is_no_checkpoint_is_refused_before_any_weight_is_made(
   def refuse(*arguments):
     raise AssertionError("the run was made")
 
-  monkeypatch.setattr("tfpipe.trainer.Run", refuse)
+  monkeypatch.setattr("tfpipe.program.startup.Run", refuse)
   there = tmp_path / "there"
   owner = f"error: train.warm_start='{there}': "
   arguments = (tmp_path, f"train.warm_start={there}")
