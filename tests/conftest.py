@@ -20,6 +20,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files that take a minute or more. They come first: else, at the end, one process has
+# them to itself.
+_LONG = {
+  "test_equalities.py",
+  "test_memory.py",
+  "test_mixed_precision.py",
+  "test_schedules.py",
+  "test_tpu_check.py",
+  "test_training.py",
+  "test_xla.py",
+}
+
+
+def pytest_collection_modifyitems(items):
+  """Puts the longest files first."""
+  items.sort(key=lambda item: item.path.name not in _LONG)
+
+
 @pytest.fixture(scope="session")
 def tf():
   """Gives TensorFlow with four logical CPU devices."""

@@ -160,3 +160,12 @@ def test_measured_times_of_another_network_are_refused(tmp_path):
     LookupError, match=r"layer times 'nowhere.json': there is no such"
   ):
     plan.make(params(1, 1, layer_times="nowhere.json"))
+
+
+def test_times_too_long_once_they_are_scaled_are_refused_with_their_file(tmp_path):
+  path = measured(tmp_path, (9e99, 0, 0), (1, 1, 1), (1, 1, 1), batch=1)
+  message = (
+    r"pipeline.layer_times='.*times.json': layer 'entry': forward is 1\.08e\+101"
+  )
+  with pytest.raises(ValueError, match=message):
+    plan.make(params(1, 1, layer_times=path))

@@ -155,11 +155,9 @@ def make(pipe: Params, network: Network) -> Draft:
       batches, or a file is missing.
   """
   costs = network.costs(pipe.num_micro_batches)
-  measured = _measured(pipe, network) if pipe.layer_times else None
-  if measured:
-    layers = measured.for_batch(network.batch_size() // pipe.num_micro_batches)
-  else:
-    layers = layer_times.from_costs(costs).layers
+  measured, layers = None, layer_times.from_costs(costs).layers
+  if pipe.layer_times:
+    measured, layers = _measured(pipe, network)
   made, cells = _schedule_and_cells(pipe, layers)
   model.check_devices(pipe.devices, made.num_devices)
   model.check_cpus(pipe.devices, made.num_devices)
@@ -210,17 +208,19 @@ def fewest_partitions(pipe: Params, network: Network, limit: int) -> int:
   )
 
 
-def _measured(pipe: Params, network: Network) -> layer_times.LayerTimes:
-  path = pipe.layer_times
+def _measured(
+  pipe: Params, network: Network
+) -> tuple[layer_times.LayerTimes, tuple[LayerTime, ...]]:
+  path, rows = pipe.layer_times, network.batch_size() // pipe.num_micro_batches
   try:
     times = layer_times.read(path)
   except (LookupError, ValueError) as error:
     raise type(error)(f"pipeline.layer_times: {error}") from error
   try:
     times.check_names(network.names)
+    return times, times.for_batch(rows)
   except ValueError as error:
     raise ValueError(f"pipeline.layer_times={path!r}: {error}") from error
-  return times
 
 
 class _Work(NamedTuple):
