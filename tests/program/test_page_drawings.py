@@ -99,6 +99,15 @@ def test_one_point_is_a_curve(value: float) -> None:
   assert points(tree) == [[(0, 100)]]
 
 
+def test_values_are_marked_where_they_are_and_not_at_the_axis_of_steps() -> None:
+  same = read(page_curves.draw({"train": [(1, 0.0), (9, 0.0)]})[0])
+  (values,) = same.find("div", "values")
+  assert [mark.text for mark in values.children] == ["0"]
+  wide = read(page_curves.draw({"train": [(1, -1.0), (9, 1.0)]})[0])
+  (values,) = wide.find("div", "values")
+  assert [mark.text for mark in values.children] == ["-1", "-0.5", "0", "0.5", "1"]
+
+
 def test_memory_is_stacked_to_one_scale() -> None:
   rows = [
     MemoryRow("a", {"weights": 2 * GIB, "stash": 4 * GIB}, limit=8 * GIB),

@@ -48,6 +48,8 @@ def _frame(curves: Mapping[str, _Curve]) -> str:
   first, last = steps[0], max(steps[-1], steps[0] + 1)
   margin = 0.06 * (max(values) - min(values)) or abs(values[0]) or 1
   low, high = min(values) - margin, max(values) + margin
+  # Where values are: a mark in the margin would touch the axis of steps.
+  at = marks(min(values), max(values), 5)
 
   def across(step: float) -> float:
     return (step - first) / (last - first)
@@ -67,11 +69,10 @@ def _frame(curves: Mapping[str, _Curve]) -> str:
     for step, value in (points if len(points) == 1 else ())
   )
   rules = "".join(
-    f'<line x2="100%" y1="{down(mark)}" y2="{down(mark)}"/>'
-    for mark in marks(low, high, 5)
+    f'<line x2="100%" y1="{down(mark)}" y2="{down(mark)}"/>' for mark in at
   )
   at_values = "".join(
-    f'<span style="top:{down(mark)}px">{mark:g}</span>' for mark in marks(low, high, 5)
+    f'<span style="top:{down(mark)}px">{mark:g}</span>' for mark in at
   )
   at_steps = "".join(
     f'<text x="{percent(across(mark))}" y="12">{mark:,.0f}</text>'
