@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,10 @@ def test_impossible_timelines_are_refused() -> None:
     Timeline((), num_devices=1)
   with pytest.raises(ValueError, match="device is 1, but there are 1"):
     Timeline((Span(1, F, 0, 1),), num_devices=1)
+  device: Any
+  for device in (float("nan"), 0.5, -1):
+    with pytest.raises(ValueError, match=f"R .*: device is {device}, but there are 2"):
+      Timeline((Span(0, F, 0, 1), Span(device, R, 1, 2), Span(1, F, 0, 1)), 2)
   with pytest.raises(ValueError, match=r"F .*: ends at 1, before 2"):
     Timeline((Span(0, F, 2, 1),), num_devices=1)
   for secs in (10**400, float("nan"), -(10**400), Fraction(10**400)):

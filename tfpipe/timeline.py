@@ -61,7 +61,7 @@ class Timeline:
     # All at once, as there are 100,000s of them: what is not a number is in no order.
     devices, _, starts, ends = zip(*self.spans, strict=True)
     sound = (
-      0 <= min(devices) <= max(devices) < self.num_devices
+      set(devices) <= {*range(self.num_devices)}
       and all(map(operator.le, starts, ends))
       and min(starts) >= -MOST
       and max(ends) <= MOST
