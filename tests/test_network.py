@@ -3,9 +3,11 @@ import re
 import pytest
 
 from tests.priced import BATCH, SIDE, Priced, PricedLoss, PricedTask, params
+from tfpipe import network as network_lib
 from tfpipe import registry
 from tfpipe.input.image_input import SyntheticImageInput
 from tfpipe.layers.batch_norm import BatchNorm
+from tfpipe.nested_map import NestedMap
 from tfpipe.network import Network
 from tfpipe.optimizers import SGD, Adafactor, Adam, Learner, RMSProp
 from tfpipe.params import Params
@@ -56,6 +58,14 @@ def test_layers_that_differ_in_more_are_asked_each(field, values):
   ]
   network = Network(params(layers=[*different, PricedLoss.Params().Set(name="loss")]))
   assert len(set(network._keys[:2])) == 2
+
+
+@pytest.mark.parametrize(
+  "values", [({}, Params()), ({1: 2}, {True: 2}), ({}, NestedMap()), ((), [])]
+)
+def test_layers_with_values_of_two_types_that_look_alike_are_told_apart(values):
+  first, second = (Priced.Params().Set(width=value) for value in values)
+  assert network_lib._key(first) != network_lib._key(second)
 
 
 @pytest.mark.parametrize(

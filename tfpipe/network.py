@@ -223,11 +223,12 @@ def _key(layer: Params) -> tuple:
 
 def _hashable(value: Any) -> Any:
   if isinstance(value, Params):
-    return tuple((name, _hashable(item)) for name, item in value.IterParams())
+    return type(value), tuple((k, _hashable(item)) for k, item in value.IterParams())
   if isinstance(value, (list, tuple)):
     return type(value), tuple(_hashable(item) for item in value)
   if isinstance(value, dict):
-    return tuple((key, _hashable(item)) for key, item in value.items())
+    pairs = tuple((_hashable(key), _hashable(item)) for key, item in value.items())
+    return type(value), pairs
   if value is None or isinstance(value, (bool, int, float, str, type)):
     return type(value), value  # 1, 1.0 and True are equal
   return type(value), id(value)
