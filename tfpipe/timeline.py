@@ -131,7 +131,7 @@ class Timeline:
     for device, _, start, end in sorted(spans, key=operator.attrgetter("start")):
       behind = free[device]
       if end > behind:
-        covered[device] += end - (start if start > behind else behind)
+        covered[device] += end - (behind if behind > start else start)
         free[device] = end
     return tuple(covered)
 
