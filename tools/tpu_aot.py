@@ -173,7 +173,11 @@ def _compiled(text: str, chips: Topology, num_cores: int) -> dict[str, Any]:
 
 
 def judged(
-  subject: Subject, chips: Topology, cell: int, made: dict[str, Any], planned: int
+  subject: Subject,
+  chips: Topology,
+  cell: int,
+  made: dict[str, Any],
+  planned: tpu_plan.CoreBytes,
 ) -> Findings:
   """Notes what the compiler has found, and whether it is as planned.
 
@@ -181,8 +185,9 @@ def judged(
     subject: what was compiled.
     chips: for what.
     cell: as of `check`.
-    made: as of `tpu_compiler.compile_text`, with the fields of `tpu_memory.CoreMemory`.
-    planned: bytes of a core.
+    made: as of `tpu_compiler.compile_text`, with the fields of `tpu_memory.CoreMemory`
+      and `arrays`, see there.
+    planned: of a core.
   """
   found, stages = Findings(), len(subject.plan.cells)
   number = stages * subject.plan.num_replicas
@@ -201,7 +206,10 @@ def judged(
   )
   if "flops" not in made:
     return found
-  _compare(found, subject, cell, made["total"], planned)
+  _compare(found, subject, cell, made["arrays"], planned)
+  found.lines.append(
+    f"small values, up to 16 KiB each, take {size(made['total'] - made['arrays'])}"
+  )
   largest = ", ".join(f"{shape} {size(num)}" for num, shape in made["largest"])
   found.lines.append(
     f"arrays are {made['tiling']:.2f} times as large as their numbers, in tiles; "
@@ -218,14 +226,20 @@ def judged(
 
 
 def _compare(
-  found: Findings, subject: Subject, cell: int, total: int, planned: int
+  found: Findings,
+  subject: Subject,
+  cell: int,
+  arrays: int,
+  planned: tpu_plan.CoreBytes,
 ) -> None:
   size, own = units.format_bytes, subject.plan.device_bytes
-  off = planned / total - 1
+  nearest_planned = min(max(arrays, planned.least), planned.most)
+  off = nearest_planned / arrays - 1
   found.expect(
     abs(off) <= MARGIN,
-    f"planned {size(planned)}, {off:+.1%} of {size(total)} without code; at most "
-    f"{MARGIN:.0%}. The plan for devices with a program each: "
+    f"arrays take {size(arrays)}; planned {size(planned.most)}, or down to "
+    f"{size(planned.least)} by what is in the core's own memory: {off:+.1%} off, at "
+    f"most {MARGIN:.0%}. The plan for devices with a program each: "
     f"{size(max(own) if cell < 0 else own[cell])}",
   )
 

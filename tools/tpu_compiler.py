@@ -117,6 +117,8 @@ def main(topology: str, num_cores: str, path: str) -> None:
       sys.exit(f"libtpu: {str(error).splitlines()[0]}")
     for report in pathlib.Path(folder).glob("*memory-usage-report.txt"):
       found = dataclasses.asdict(tpu_memory.read(report.read_text())) | found
+    for assigned in pathlib.Path(folder).glob("*-buffer-assignment.txt"):
+      found["arrays"] = tpu_memory.arrays(assigned.read_text())
   print(json.dumps(found))
 
 

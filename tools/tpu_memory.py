@@ -10,6 +10,9 @@ _SPACE = re.compile(r"^Memory Space: (\w+)")
 _TOTAL = re.compile(r"^Total bytes: (\d+)")
 _ROW = re.compile(r"^ *[\d.]+\S+\( *\d+%\); +([\d.]+)(B|KiB|MiB|GiB); .*; *\d+; (.*)$")
 _SHAPE = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
+_ALLOCATION = re.compile(r"^ *allocation \d+: size \d+, (.*)$")
+_VALUE = re.compile(r"^ *value: .*\(size=(\d+),offset=(\d+)\)")
+_SMALL = 1024
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _MOST = 3
 
@@ -61,6 +64,36 @@ def read(text: str) -> CoreMemory:
     tiling=sum(size for size, _, _ in rows) / max(plain, 1),
     largest=tuple((size, shape) for size, _, shape in rows[:_MOST]),
   )
+
+
+def arrays(text: str) -> int:
+  """Adds up the bytes of the large memory in which an array lies at some time.
+
+  Scalars and the tuples of branches are apart: each takes up to 16 KiB there, which is
+  much of a small program and little of a large one.
+
+  Args:
+    text: of XLA's buffer assignment, a file `*-buffer-assignment.txt` of its dump.
+  """
+  allocations: list[list[tuple[int, int]]] = []
+  own = False
+  for line in text.splitlines():
+    if begun := _ALLOCATION.match(line):
+      # Other memories have a color.
+      allocations.append([])
+      own = "color" not in begun[1] and "thread-local" not in begun[1]
+    elif (value := _VALUE.match(line)) and own and int(value[1]) > _SMALL:
+      allocations[-1].append((int(value[2]), int(value[2]) + int(value[1])))
+  return sum(_covered(places) for places in allocations)
+
+
+def _covered(places: list[tuple[int, int]]) -> int:
+  """Gives the length of what some places cover together."""
+  total = end = 0
+  for first, behind in sorted(places):
+    total += max(0, behind - max(first, end))
+    end = max(end, behind)
+  return total
 
 
 def _bytes(bits: str | None, dims: str) -> int:

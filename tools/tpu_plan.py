@@ -2,10 +2,12 @@
 
 The plan knows stages, each as large as it is. In the program of all stages what a core
 keeps are vectors of the longest stage's length, and a compiler copies some of them.
+What comes and goes within a tick it lays into the core's own memory if there is room.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -14,12 +16,27 @@ from tfpipe.plan import Plan
 from tfpipe.spmd.program import Program
 from tfpipe.structure import static_shape
 
+ON_CORE = 128 * 2**20
+"""The most bytes of a core's own memory: VMEM of v5e and v6e, CMEM of v4."""
 _ROW = 128
 """Numbers in a row of a core's tiles."""
 
 
-def core_bytes(plan: Plan, program: Program, cell: int = -1) -> int:
-  """Returns the most bytes that a core has at once.
+@dataclasses.dataclass(frozen=True)
+class CoreBytes:
+  """What a core has at once in its large memory (HBM).
+
+  Attributes:
+    least: bytes if its own memory is full of what comes and goes.
+    most: bytes if nothing is there.
+  """
+
+  least: int
+  most: int
+
+
+def core_bytes(plan: Plan, program: Program, cell: int = -1) -> CoreBytes:
+  """Returns the bytes that a core has at once.
 
   Args:
     plan: of the run.
@@ -30,17 +47,22 @@ def core_bytes(plan: Plan, program: Program, cell: int = -1) -> int:
   sizes = {name: 4 * layout.size for name, layout in program.layouts.items()}
   batch = sum(_bytes(spec) for spec in network.batch.specs.values())
   weights, state = sizes["weights"], sum(sizes.values()) + batch
-  # In the ticks: sums of gradients, those of a backward, and the weights as they are
-  # used; what is kept for backwards; what is sent, and received, on and back.
+  # From tick to tick: sums of gradients, and what is kept for backwards.
+  carried = weights + program.ticks.num_slots * _length(network.kept.sizes)
+  # Within one: gradients of a backward, and the weights as they are used; what is sent,
+  # and received, on and back.
   inside = max(row.recomputed for row in plan.stages if cell in (-1, row.stage))
-  ticks = 3 * weights + program.ticks.num_slots * _length(network.kept.sizes)
-  ticks += 2 * (_length(network.inputs.sizes) + _length(network.gradients.sizes))
+  inside += 2 * weights
+  inside += 2 * (_length(network.inputs.sizes) + _length(network.gradients.sizes))
   # In the update: sums, and all that is new. If all arrays are of whole rows, libtpu
   # brings each vector as a whole into the shape of the arrays.
   update = 2 * weights + sizes["slots"]
   if _in_rows(program):
     update += 2 * weights + sizes["slots"]
-  return state + max(ticks + inside, update)
+  least, most = (
+    state + max(carried + max(0, inside - own), update - own) for own in (ON_CORE, 0)
+  )
+  return CoreBytes(max(least, state), most)
 
 
 def _length(sizes: Mapping[str, int]) -> int:
