@@ -49,9 +49,14 @@ def core_bytes(plan: Plan, program: Program, cell: int = -1) -> CoreBytes:
   weights, state = sizes["weights"], sum(sizes.values()) + batch
   # From tick to tick: sums of gradients, and what is kept for backwards.
   carried = weights + program.ticks.num_slots * _length(network.kept.sizes)
-  # Within one: gradients of a backward, and the weights as they are used; what is sent,
-  # and received, on and back.
-  inside = max(row.recomputed for row in plan.stages if cell in (-1, row.stage))
+  # Within one: what is recomputed; what is kept of a micro-batch, as arrays and as the
+  # vector that is put into its slot or taken out; gradients of a backward, and the
+  # weights as they are used; what is sent, and received, on and back.
+  inside = max(
+    row.recomputed + 2 * sum(map(_bytes, network.stages[row.stage].kept))
+    for row in plan.stages
+    if cell in (-1, row.stage)
+  )
   inside += 2 * weights
   inside += 2 * (_length(network.inputs.sizes) + _length(network.gradients.sizes))
   # In the update: sums, and all that is new. If all arrays are of whole rows, libtpu

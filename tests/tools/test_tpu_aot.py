@@ -137,7 +137,9 @@ def test_a_core_needs_what_the_vectors_and_their_copies_need(planned, program):
   weights, slots = network.weights.size * 4, program.layouts["slots"].size * 4
   batch = 3 * 8 * 8 * 4  # Tokens, labels and weights: 8 rows of 8 numbers.
   border = 4 * 8 * 8 * 4  # A micro-batch of 4 rows of 8 vectors of 8 numbers.
-  inside = max(row.recomputed for row in planned.plan.stages)
+  # The second stage keeps its input: as it is used, and as a vector.
+  first, second = (row.recomputed for row in planned.plan.stages)
+  inside = max(first, second + 2 * border)
   # Two micro-batches are kept; one is sent and one received, each way.
   ticks = 3 * weights + 2 * border + 4 * border + inside
   state = weights + slots + 4 * network.fixed.size + batch
